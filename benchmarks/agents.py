@@ -22,20 +22,20 @@ from benchmarks.harness import Result, main, percentile
 from benchmarks.tools.cluster import populate
 from benchmarks.tools.objects import slice_document
 from benchmarks.tools.process import PlaneProcess, Process, scratch
+from sliceplane.agent.judge import HOLD_S
+from sliceplane.agent.tenure import LeaseTerms
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
-from sliceplane.external.judge import HOLD_S
-from sliceplane.external.registration import LABEL_AGENT, LEASE_S
-from sliceplane.external.tenure import LeaseTerms
+from sliceplane.consume.agents.registration import LABEL_AGENT, LEASE_S
+from sliceplane.diagnose.io.guarding import held_of
+from sliceplane.diagnose.io.lists import list_whole
 from sliceplane.kit.times import parse_time
-from sliceplane.shell.tools.guarding import held_of
-from sliceplane.shell.tools.lists import list_whole
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import from_file
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import from_file
 
 #: agents of each process; the last one is the one that is killed
 FLEETS = (400, 600)

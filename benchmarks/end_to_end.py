@@ -39,8 +39,8 @@ from benchmarks.tools.objects import (
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 PODS = 20_000
 #: of a Service whose Endpoints hold them all

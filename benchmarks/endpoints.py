@@ -17,9 +17,9 @@ from benchmarks.tools.objects import pod_document, pod_ip, pod_status, service_d
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Endpoints, Pod, Service
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
-from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpoints import EndpointsController
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job
 
 FLIPS = 500
 SIZES = (100, 1_000, 20_000, 100_000)

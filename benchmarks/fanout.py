@@ -25,8 +25,8 @@ from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, s
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 WATCHERS = 2_000
 #: the servers take turns of so many rounds

@@ -1,6 +1,6 @@
 """What a message to one client costs the xDS server's port, its acknowledgement included: CPU of the server's process.
 
-The same client program asks both: ours (``shell.xds`` with a handler that pushes ready bytes) and ``grpc.aio`` with the
+The same client program asks both: ours (``xds.io`` with a handler that pushes ready bytes) and ``grpc.aio`` with the
 same bytes.  Plain and over TLS.  ``benchmarks.xds`` compares whole servers.
 """
 
@@ -17,7 +17,7 @@ from msgspec.json import encode
 from benchmarks.harness import Result, main, note
 from benchmarks.tools.process import Process, scratch
 from benchmarks.tools.push_clients import Wish
-from sliceplane.shell.server.keys.pki import Pki, ensure
+from sliceplane.server.io.keys.pki import Pki, ensure
 
 #: of a message
 SIZES = (235, 23_000)

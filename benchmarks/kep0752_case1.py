@@ -19,8 +19,8 @@ from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, s
 from benchmarks.tools.process import PlaneProcess, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 WATCHERS = 5_000
 SLICES = 200

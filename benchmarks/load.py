@@ -22,8 +22,8 @@ from benchmarks.tools.objects import PER_SLICE, namespace_document, slice_docume
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 CLIENTS = 200
 SECONDS = 60.0

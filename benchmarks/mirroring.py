@@ -19,9 +19,9 @@ from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job
 
 SIZE = 50_000
 SMALL_SIZE = 500

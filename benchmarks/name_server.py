@@ -28,8 +28,8 @@ from benchmarks.tools import peers
 from benchmarks.tools.cluster import Wanted, populate
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.scheme import EndpointSlices, Services
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import from_file
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import from_file
 
 ZONE = "cluster.local"
 SERVICES = 1000

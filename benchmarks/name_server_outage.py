@@ -25,8 +25,8 @@ from benchmarks.tools.cluster import Wanted, populate
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Services
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
 
 SLICE_ENDPOINTS = 100
 SLICES_PER_SERVICE = 10

@@ -17,10 +17,7 @@ from sliceplane.api.core import Lease, LeaseSpec
 from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointSlice
 from sliceplane.api.meta import ObjectMeta, OwnerReference
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.controllers.node_progress import NodeProgress
-from sliceplane.informer.cache import Change, Mark
-from sliceplane.informer.digest import Digest, digest_of
-from sliceplane.proxy.progress import (
+from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     CHANGED_PERIOD_S,
     COMPONENT,
@@ -29,6 +26,9 @@ from sliceplane.proxy.progress import (
     Held,
     ProgressReport,
 )
+from sliceplane.controllers.node_progress import NodeProgress
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.digest import Digest, digest_of
 
 SLICES = 20_000
 ZONES = 4_000

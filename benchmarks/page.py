@@ -29,8 +29,8 @@ from benchmarks.tools.objects import (
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 TABS = 50
 VIEWS = ("now", "services", f"service&service={NAMESPACE}/web-0", "zones", "nodes")

@@ -38,9 +38,9 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.cli.entry import spare_collector
-from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job
 
 FLIPS = 1000
 PEER_FLIPS = 11

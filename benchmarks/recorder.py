@@ -41,18 +41,18 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
 from sliceplane.cli.entry import spare_collector
-from sliceplane.controllers.base import Done, Job, Work, Write
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.informer.cache import Change
+from sliceplane.diagnose.timeline.index import Index
+from sliceplane.diagnose.timeline.timeline import Timeline
 from sliceplane.kit.rng import Rng
-from sliceplane.recorder.delta import schema
-from sliceplane.recorder.file import Header, read_lines, write_lines
-from sliceplane.recorder.index import Index
-from sliceplane.recorder.recorder import LifeRecord, Recorder
-from sliceplane.recorder.timeline import Timeline
-from sliceplane.shell.hosting.host import ControllerEntry, make_host
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job, Work, Write
+from sliceplane.watch.hosting.host import ControllerEntry, make_host
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
+from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.file import Header, read_lines, write_lines
+from sliceplane.watch.recorder.recorder import LifeRecord, Recorder
 
 BYTES_BUDGET = 100.0
 CPU_BUDGET_PERCENT = 2.0

@@ -41,8 +41,8 @@ from benchmarks.tools.restart import restart_in_the_middle
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 PODS = 20_000
 SMALL_PODS = 60

@@ -21,9 +21,9 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Nodes, Pods, Services
-from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job
 
 SERVICES = (50, 5_000)
 SMALL_SERVICES = (20,)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from benchmarks.harness import Result, main, percentile
 from benchmarks.tools.process import scratch
-from sliceplane.shell.server.storage.committer import Committer
-from sliceplane.shell.server.storage.sqlite import SqliteBackend
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Key, Record
+from sliceplane.server.io.storage.committer import Committer
+from sliceplane.server.io.storage.sqlite import SqliteBackend
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import Key, Record
 
 WRITERS = 64
 COMMITS = 20_000

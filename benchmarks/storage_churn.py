@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.harness import Result, finish, percentile
 from benchmarks.storage import Storage, build
 from benchmarks.tools.process import scratch
-from sliceplane.store.types import Key, Record
+from sliceplane.server.store.types import Key, Record
 
 OBJECTS = 100_000
 WRITERS = 256

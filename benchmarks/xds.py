@@ -39,9 +39,9 @@ from benchmarks.tools.process import PlaneProcess, Process, scratch
 from benchmarks.tools.push_clients import Told, Wish
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
-from sliceplane.shell.server.keys.pki import Pki
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.server.io.keys.pki import Pki
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 PEER = "go-control-plane 0.14.0"
 WAIT_S = 240.0

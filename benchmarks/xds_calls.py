@@ -56,9 +56,9 @@ from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
 from sliceplane.client import drain
-from sliceplane.shell.server.keys.pki import Pki
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.server.io.keys.pki import Pki
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap, grpc_bootstrap
 
 Kind = str

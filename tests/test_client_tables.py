@@ -17,8 +17,8 @@ from tests.fuzz.heavy_bodies import APPLY, CONFIG_MAPS, JSON_PATCH, MERGE, STRAT
 from tests.fuzz.requests import JSON, PROTOBUF, YAML
 
 from sliceplane import __path__ as package_path
-from sliceplane.shell.server.heavy.pool import Inline
-from sliceplane.shell.server.heavy.service import Heavy
+from sliceplane.server.io.heavy.pool import Inline
+from sliceplane.server.io.heavy.service import Heavy
 
 SOURCE = Path(package_path[0])
 SECURITY = SOURCE.parents[1] / "docs" / "security.md"

@@ -25,9 +25,9 @@ from tools.make_findings import FINDINGS, pages
 from tools.make_reference import DOCUMENTS, refreshed
 
 from sliceplane.cli.main import COMMANDS, main
-from sliceplane.shell.hosting.catalogue import default_controllers
-from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
+from sliceplane.controllers.io.catalogue import default_controllers
+from sliceplane.controllers.io.embedded import ControllerService
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "sliceplane"
@@ -167,7 +167,7 @@ def citations_that_lead_nowhere(text: str, folder: Path) -> list[str]:
             "KEP-0752, RFC 6902, kubernetes/kubernetes#1; pkg/apis/core/types.go, docs/etcd.md, etcd.md, kit/names.py",
             [],
         ),
-        ("``store.mvcc.Store`` of ``discovery.k8s.io``, ``api.Group``", ["sliceplane.api.Group does not exist"]),
+        ("``server.store.mvcc.Store`` of ``discovery.k8s.io``, ``api.Group``", ["sliceplane.api.Group does not exist"]),
         ("as upstream (reference\n    B4), controllers 5.2", ["reference B4", "controllers 5.2"]),
         ("[quirk: a name]; see controllers.md and api/defaults.py", ["[quirk", "controllers.md", "api/defaults.py"]),
     ],

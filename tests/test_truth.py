@@ -13,7 +13,7 @@ import pytest
 from sliceplane.api.errors import NOT_SERVED
 from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Pods
 from sliceplane.cli.main import COMMANDS
-from sliceplane.proxy.configuration.fields import BACK_ENDS
+from sliceplane.node.configuration.fields import BACK_ENDS
 
 ROOT: Final = Path(__file__).parent.parent
 KINDS: Final = frozenset(row.kind for row in BY_PATH.values() if row not in LISTED)

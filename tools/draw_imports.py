@@ -47,7 +47,7 @@ Arrow = tuple[str, str]
 
 
 def package_of(parts: Sequence[str]) -> str:
-    """``shell.server`` of ``("shell", "server", "plane")``, ``kit`` of ``("kit", "ip")``."""
+    """``server.io`` of ``("shell", "server", "plane")``, ``kit`` of ``("kit", "ip")``."""
     return ".".join(parts[: 2 if parts[0] == SHELL else 1])
 
 

@@ -13,9 +13,9 @@ import tests.explain.faults
 from msgspec.structs import replace
 from tests.explain.world import PLANTED, AuditFault, Fault
 
-import sliceplane.endpoints_audit.text as audit_text
-import sliceplane.explain.text as explain_text
-from sliceplane.findings.codes import Cause, catalogue
+import sliceplane.diagnose.audit.text as audit_text
+import sliceplane.diagnose.explain.text as explain_text
+from sliceplane.api.findings.codes import Cause, catalogue
 
 assert tests.explain.faults, "importing it fills the list"
 FINDINGS = Path(__file__).parents[1] / "docs" / "findings"

@@ -1,4 +1,4 @@
-"""Write ``src/sliceplane/documents/openapi/fields.tsv``: the facts from Kubernetes' source, the texts as they are.
+"""Write ``src/sliceplane/server/documents/openapi/fields.tsv``: the facts from Kubernetes' source, the texts as they are.
 
 A development script, run by hand when a kind is added or a new Kubernetes version is to be followed, after
 ``make_schema.py``::
@@ -19,11 +19,11 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from sliceplane.documents.openapi.fields import SHARED, FieldRow, rows_of, sections
-from sliceplane.documents.schema import struct
-from sliceplane.documents.schema.model import definition_names
+from sliceplane.server.documents.openapi.fields import SHARED, FieldRow, rows_of, sections
+from sliceplane.server.documents.schema import struct
+from sliceplane.server.documents.schema.model import definition_names
 
-OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/documents/openapi/fields.tsv"
+OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/server/documents/openapi/fields.tsv"
 _FUNCTION: Final = re.compile(
     r"^func schema_(?:k8sio_api|pkg_apis)_([a-z]+)_v1_(\w+)\(.*?\n(.*?)^\}", re.MULTILINE | re.DOTALL
 )

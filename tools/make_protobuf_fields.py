@@ -1,4 +1,4 @@
-"""Write ``src/sliceplane/documents/protobuf/fields.txt`` from the Go modules of Kubernetes' API.
+"""Write ``src/sliceplane/server/documents/protobuf/fields.txt`` from the Go modules of Kubernetes' API.
 
 A development script, run by hand when a kind is added or a new Kubernetes version is to be followed::
 
@@ -29,10 +29,10 @@ from typing import Final
 
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import DESCRIBED, LISTED, OPTIONAL_RESOURCES
-from sliceplane.documents.protobuf.schema import META, SCALARS, package_of
+from sliceplane.server.documents.protobuf.schema import META, SCALARS, package_of
 
-OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/documents/protobuf/fields.txt"
-#: packages that stay as they are: forms that no struct shows (``documents.protobuf.special``), and discovery, whose
+OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/server/documents/protobuf/fields.txt"
+#: packages that stay as they are: forms that no struct shows (``server.documents.protobuf.special``), and discovery, whose
 #: lists the server writes even if they are empty
 KEPT: Final = ("k8s.io.apimachinery.pkg", "k8s.io.api.apidiscovery")
 _MESSAGE: Final = re.compile(r"^message (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)

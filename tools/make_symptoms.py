@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.e2e.symptoms import ROOT, STORY, Player
 from tests.ports import free_port
 
-from sliceplane.findings.codes import cause_of
+from sliceplane.api.findings.codes import cause_of
 
 DOCUMENT = ROOT / "docs" / "symptoms.md"
 OPERATIONS = ROOT / "docs" / "operations.md"

@@ -18,13 +18,13 @@ from typing import Final
 import uvloop
 
 from benchmarks.tools.load_clients import Client
+from sliceplane.agent.tenure import SPREAD, AgentConfig, Tenure
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Resource, Services
-from sliceplane.external.registration import FIELD_MANAGER, AgentPort, Registration, lease_name
-from sliceplane.external.tenure import SPREAD, AgentConfig, Tenure
+from sliceplane.consume.agents.registration import FIELD_MANAGER, AgentPort, Registration, lease_name
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.kubeconfig import load
 
 NAMESPACE: Final = "default"
 #: that begin together; the next when these serve, so that a busy machine is not asked for more than it can

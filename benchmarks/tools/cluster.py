@@ -9,8 +9,8 @@ from typing import Any
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
-from sliceplane.shell.server.inprocess import InProcessClient
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
+from sliceplane.server.io.inprocess import InProcessClient
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
 
 #: writes that wait for one commit
 TOGETHER = 500

@@ -20,8 +20,8 @@ from demo.net import run_ip
 from benchmarks.tools.objects import pod_ip
 from benchmarks.tools.proxied import WAIT_MAX_S, Cluster, Server, service_ip, sizes_of
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.node.io.node_proxy import NodeProxy
 
 PORT = 8080
 

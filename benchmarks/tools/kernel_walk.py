@@ -19,10 +19,11 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.tools.proxied import service_ip
-from sliceplane.nft.draws import commands_of, endpoints_of, members_of
-from sliceplane.nft.layout import SERVICE_IPS, static_commands
-from sliceplane.nft.netlink.batch import encode
-from sliceplane.nft.objects import (
+from sliceplane.node.io.kernel.nft_netlink import Channel
+from sliceplane.node.nft.draws import commands_of, endpoints_of, members_of
+from sliceplane.node.nft.layout import SERVICE_IPS, static_commands
+from sliceplane.node.nft.netlink.batch import encode
+from sliceplane.node.nft.objects import (
     AddChain,
     AddContainer,
     AddElements,
@@ -39,9 +40,8 @@ from sliceplane.nft.objects import (
     Transaction,
     jump,
 )
-from sliceplane.nft.statements import Balance
-from sliceplane.proxy.surroundings import Surroundings
-from sliceplane.shell.node.kernel.nft_netlink import Channel
+from sliceplane.node.nft.statements import Balance
+from sliceplane.node.surroundings import Surroundings
 
 TABLE: Final = TableRef("ip", "kernel-walk")
 TARGETS: Final = NftContainer("targets", ("numgen",), "target", "tcp")

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import uvloop
 
 from benchmarks.tools.objects import NAMESPACE, slice_document
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.kubeconfig import load
 
 PACE_S = 0.2
 ANSWER_MAX_S = 20.0

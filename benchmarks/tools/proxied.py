@@ -35,10 +35,10 @@ from sliceplane.api.codec import encode
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.objects import Transaction
-from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.transport.base import ListPage, WatchMessage
+from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.nft.objects import Transaction
+from sliceplane.watch.io.base import ListPage, WatchMessage
 
 WAIT_MAX_S = 60.0
 NODE = node_name(0)
@@ -102,7 +102,7 @@ class Cluster:
 
 
 class Server:
-    """As much of ``shell.transport.base.Client`` as informers use."""
+    """As much of ``watch.io.base.Client`` as informers use."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

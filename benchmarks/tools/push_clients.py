@@ -22,8 +22,8 @@ import uvloop
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 
-from sliceplane.http2 import frames
-from sliceplane.http2.fields import literals
+from sliceplane.kit.http2 import frames
+from sliceplane.kit.http2.fields import literals
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT
 
 METHOD = b"/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"

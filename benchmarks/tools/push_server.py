@@ -17,11 +17,11 @@ from typing import Any
 import uvloop
 
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.server.connections.tls import server_context
-from sliceplane.shell.server.keys.pki import Pki
-from sliceplane.shell.xds.authentication import Unsecured
-from sliceplane.shell.xds.connection import Call
-from sliceplane.shell.xds.transport import GrpcListener
+from sliceplane.server.io.connections.tls import server_context
+from sliceplane.server.io.keys.pki import Pki
+from sliceplane.xds.io.authentication import Unsecured
+from sliceplane.xds.io.connection import Call
+from sliceplane.xds.io.transport import GrpcListener
 
 
 def response(size: int, nonce: int) -> bytes:

@@ -22,7 +22,7 @@ from benchmarks.tools.objects import (
 )
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
 
 
 def restart_in_the_middle(pods: int) -> list[Result]:

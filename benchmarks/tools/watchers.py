@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.kubeconfig import load
 
 READ_BYTES = 256 * 1024
 DECRYPTING = 50

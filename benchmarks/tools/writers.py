@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.kubeconfig import load
 
 OBJECTS = "/api/v1/namespaces/default/configmaps"
 #: about what a Lease and its owner's notes have

@@ -7,7 +7,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sliceplane.kit.ip import parse_lenient
-from sliceplane.registry.validation.addresses import ip_problem, plain_version, special_problem, spelling, version_of
+from sliceplane.server.registry.validation.addresses import (
+    ip_problem,
+    plain_version,
+    special_problem,
+    spelling,
+    version_of,
+)
 
 ADDRESSES = st.one_of(
     st.ip_addresses().map(str),

@@ -23,7 +23,7 @@ from tests.attack.hostile_server import _status
 from tests.attack.stepped_process import LongestStep
 from tests.fakes.hostile_api import HostileApi
 
-from sliceplane.external.registration import lease_name
+from sliceplane.consume.agents.registration import lease_name
 
 _SERVERS: Final = (
     "endless-body", "endless-pages", "gzip-bomb", "crowded-lists", "many-ports", "tiny-chunks", "tiny-events",

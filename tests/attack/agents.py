@@ -25,8 +25,8 @@ from benchmarks.tools.process import PlaneProcess, child_environment
 from tests.attack.harness import Attack, Figure, admin_context, alive, anonymous_context
 from tests.attack.rights import Client
 
-from sliceplane.external.registration import LABEL_AGENT, MANAGED_BY, lease_name, slice_name
-from sliceplane.external.rights import grants
+from sliceplane.agent.rights import grants
+from sliceplane.consume.agents.registration import LABEL_AGENT, MANAGED_BY, lease_name, slice_name
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"

@@ -21,8 +21,8 @@ from tests.attack.harness import Attack, Figure
 from tests.attack.health_ports import _NODE, node
 from tests.ports import free_port
 
-from sliceplane.proxy.progress import ANNOTATION_REVISION
-from sliceplane.shell.transport.kubeconfig import from_file
+from sliceplane.consume.progress import ANNOTATION_REVISION
+from sliceplane.watch.io.kubeconfig import from_file
 
 LEFT_AFTER_S = 2.0
 AGAIN_SECONDS_MAX = 5.0

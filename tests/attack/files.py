@@ -31,11 +31,11 @@ from tests.attack.harness import Attack, Figure
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import ControllerRevisions, Deployments, Events, Pods, ReplicaSets, StatefulSets
-from sliceplane.controllers.base import Done, Job, Work
-from sliceplane.informer.cache import Change
-from sliceplane.recorder.delta import schema
-from sliceplane.recorder.file import Header, read_lines, write_lines
-from sliceplane.recorder.recorder import Recorder
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job, Work
+from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.file import Header, read_lines, write_lines
+from sliceplane.watch.recorder.recorder import Recorder
 
 _ADDRESSES_MAX: Final = 2 << 30
 _TIMEOUT_S: Final = 15.0

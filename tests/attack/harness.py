@@ -18,7 +18,7 @@ from pathlib import Path
 import aiohttp
 from benchmarks.tools.process import PlaneProcess, Process
 
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.kubeconfig import load
 
 #: no step on the server's loop may be longer; a bystander also waits for the machine, which is small and busy
 STEP_SECONDS_MAX = 0.050

@@ -23,15 +23,15 @@ from benchmarks.tools.process import PlaneProcess
 from tests.attack.harness import Attack, Figure, admin_context
 from tests.replicated.members import Member, cluster
 
+from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.datadir import DataDir
-from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.etcd import wire
-from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
-from sliceplane.shell.server.storage.etcd.client import EtcdConfig
-from sliceplane.shell.server.storage.sqlite import SqliteBackend
-from sliceplane.store.mvcc import Store
+from sliceplane.server.io.datadir import DataDir
+from sliceplane.server.io.storage.committing import StorageError
+from sliceplane.server.io.storage.etcd import wire
+from sliceplane.server.io.storage.etcd.backend import EtcdBackend
+from sliceplane.server.io.storage.etcd.client import EtcdConfig
+from sliceplane.server.io.storage.sqlite import SqliteBackend
+from sliceplane.server.store.mvcc import Store
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 OBJECTS = 150

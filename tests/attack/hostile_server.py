@@ -20,7 +20,7 @@ from tests.attack.harness import Attack, Figure
 from tests.fakes.hostile_api import TOKEN, HostileApi
 
 from sliceplane.client import EndpointView, HttpClient
-from sliceplane.shell.transport import kubeconfig
+from sliceplane.watch.io import kubeconfig
 
 TIMEOUT_S: Final = 2
 #: a command may take some time beyond its own bound on a busy machine

@@ -28,13 +28,13 @@ from tests.kernel.test_flow_floods import OTHERS, STALE, fill, udp_port
 from tests.nft import machine
 
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.nft.table import CLIENTS_MAX
-from sliceplane.proxy.bounds import CHAINS_MAX
-from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import NodeEndpoint
-from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
-from sliceplane.shell.node.kernel.netns import listening_in
+from sliceplane.consume.bounds import CHAINS_MAX
+from sliceplane.consume.model import NodeEndpoint
+from sliceplane.node.conntrack import Expected
+from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
+from sliceplane.node.io.kernel.netns import listening_in
+from sliceplane.node.nft.table import CLIENTS_MAX
+from sliceplane.node.surroundings import RulesConfig
 
 MODES: tuple[Mode, ...] = ("nftables", "iptables-nft")
 #: a step that computes or writes one Service of the largest size that a node serves

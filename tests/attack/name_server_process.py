@@ -19,10 +19,10 @@ from tests.dns.world import endpoint, headless, namespace, service, slice_of
 from sliceplane.api.meta import Object
 from sliceplane.cli.entry import spare_collector
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.io.service import Resolver
+from sliceplane.dns.io.upstream import ForwardFlags
 from sliceplane.dns.view import ZoneConfig
-from sliceplane.informer.cache import Change
-from sliceplane.shell.resolver.service import Resolver
-from sliceplane.shell.resolver.upstream import ForwardFlags
+from sliceplane.watch.cache import Change
 
 SERVICES = 10
 ENDPOINTS = 5000

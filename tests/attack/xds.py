@@ -26,13 +26,13 @@ from tests.xds.streams.clients import delta_request, node, read_response
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.client import HttpClient, connect
+from sliceplane.consume.io.draining import DrainOptions, drain_pods
+from sliceplane.diagnose.io.drain_targets import find_pods
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.server.keys.pki import Pki
-from sliceplane.shell.tools.drain_targets import find_pods
-from sliceplane.shell.tools.draining import DrainOptions, drain_pods
-from sliceplane.shell.transport.kubeconfig import load
-from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.server.io.keys.pki import Pki
 from sliceplane.testing import Plane
+from sliceplane.watch.io.kubeconfig import load
+from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER
 
 HOG = (("authorization", "Bearer hog-token"),)

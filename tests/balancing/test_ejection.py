@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.balancing.ejection import FIRST_S, KNOWN_MAX, LONGEST_S, Ejections
-from sliceplane.balancing.model import Endpoint
-from sliceplane.balancing.pool import EndpointPool
+from sliceplane.consume.balancing.ejection import FIRST_S, KNOWN_MAX, LONGEST_S, Ejections
+from sliceplane.consume.balancing.model import Endpoint
+from sliceplane.consume.balancing.pool import EndpointPool
 
 
 def pool_of(*names: str) -> EndpointPool:

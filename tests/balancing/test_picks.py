@@ -18,14 +18,14 @@ from sliceplane.api.discovery import (
     SliceEndpoint,
 )
 from sliceplane.api.meta import ObjectMeta, ObjectReference
-from sliceplane.balancing.merge import PortChoice
-from sliceplane.balancing.model import Endpoint
-from sliceplane.balancing.pickers import LeastOutstanding, PickStrategy, Random, RoundRobin, ZoneFirst
-from sliceplane.balancing.ring import ConsistentHash
-from sliceplane.balancing.view import BalancedService
-from sliceplane.informer.cache import Change
+from sliceplane.consume.balancing.merge import PortChoice
+from sliceplane.consume.balancing.model import Endpoint
+from sliceplane.consume.balancing.pickers import LeastOutstanding, PickStrategy, Random, RoundRobin, ZoneFirst
+from sliceplane.consume.balancing.ring import ConsistentHash
+from sliceplane.consume.balancing.view import BalancedService
+from sliceplane.consume.usable import Locality
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.usable import Locality
+from sliceplane.watch.cache import Change
 
 KEYS = [b"user-%d" % number for number in range(4000)]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.balancing.shares import (
+from sliceplane.consume.balancing.shares import (
     OVERLOAD,
     AllowedLoad,
     EndpointKind,
@@ -23,7 +23,7 @@ from sliceplane.balancing.shares import (
     shares,
     without,
 )
-from sliceplane.proxy.usable import Locality, choose
+from sliceplane.consume.usable import Locality, choose
 
 ZONES = ("zone-a", "zone-b", "zone-c", "zone-d")
 weights = st.lists(st.integers(0, 9), min_size=2, max_size=4).filter(any)

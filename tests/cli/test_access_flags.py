@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from sliceplane.cli.access import access_options, with_access
 from sliceplane.cli.main import main
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.cli.run.access import access_options, with_access
+from sliceplane.server.io.plane import PlaneConfig
 
 
 def parsed(*arguments: str) -> PlaneConfig:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sliceplane.cli.controller_choice import choose
-from sliceplane.shell.hosting.catalogue import DiscoveryConfig, default_controllers
-from sliceplane.shell.hosting.host import ControllerEntry
+from sliceplane.cli.run.controller_choice import choose
+from sliceplane.controllers.io.catalogue import DiscoveryConfig, default_controllers
+from sliceplane.watch.hosting.host import ControllerEntry
 
 ALL = (
     *("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller"),

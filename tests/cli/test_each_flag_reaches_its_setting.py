@@ -19,8 +19,8 @@ import pytest
 from click.testing import CliRunner
 
 from sliceplane.cli.main import COMMANDS, main
-from sliceplane.conformance.verdict import ConsumerReport
-from sliceplane.drift.answer import Drift, DriftRow
+from sliceplane.diagnose.drift.answer import Drift, DriftRow
+from sliceplane.lab.conformance.verdict import ConsumerReport
 
 TESTS = Path(__file__).parents[1]
 KUBECONFIG = """
@@ -91,13 +91,13 @@ def plane_config(given: Given) -> Any:
 
 REGISTER = "agent register web --port 80"
 RUN = "agent run web --port 80"
-SERVE_AGENT = "sliceplane.shell.agent.start.serve"
-CONTROLLERS = "sliceplane.shell.hosting.catalogue.default_controllers"
-RESOLVER = "sliceplane.shell.resolver.service.Resolver"
-XDS = "sliceplane.cli.xds._serve"
-PROGRAM = "sliceplane.conformance.consumers.program.ProgramConsumer"
-SCALE = "sliceplane.sim.scale.run.ScaleRun"
-UP = "sliceplane.cli.up.serve"
+SERVE_AGENT = "sliceplane.agent.io.start.serve"
+CONTROLLERS = "sliceplane.controllers.io.catalogue.default_controllers"
+RESOLVER = "sliceplane.dns.io.service.Resolver"
+XDS = "sliceplane.cli.run.xds._serve"
+PROGRAM = "sliceplane.lab.conformance.consumers.program.ProgramConsumer"
+SCALE = "sliceplane.lab.sim.scale.run.ScaleRun"
+UP = "sliceplane.cli.run.up.serve"
 
 
 def _agents() -> Iterator[Case]:
@@ -120,7 +120,7 @@ def _agents() -> Iterator[Case]:
     yield Case(f"{RUN} --on-orphan end true", SERVE_AGENT, lambda g: agent_options(g).on_orphan, "end")
     yield Case(f"{REGISTER} --zone eu-1", SERVE_AGENT, lambda g: agent_file(g).zone, "eu-1")
     yield Case(f"{REGISTER} --node-name vm-1", SERVE_AGENT, lambda g: agent_file(g).node_name, "vm-1")
-    said = "sliceplane.shell.agent.control.ask"
+    said = "sliceplane.agent.io.control.ask"
     yield Case("agent pass a --fail", said, lambda g: g.arguments[1]["verb"], "fail")
     yield Case("agent pass a --text slow", said, lambda g: g.arguments[1]["text"], "slow")
 
@@ -141,7 +141,7 @@ def _controllers() -> Iterator[Case]:
     )  # fmt: skip
     for flags, look, value in rows:
         yield Case(f"controllers {flags}", CONTROLLERS, lambda g, look=look: look(first(g)), value)  # type: ignore[misc]
-    client = "sliceplane.shell.transport.http.HttpClient"
+    client = "sliceplane.watch.io.http.HttpClient"
     yield Case("controllers --once --kube-api-burst 7", client, lambda g: g.members["limit"].burst, 7)
 
 
@@ -166,12 +166,14 @@ def _name_servers() -> Iterator[Case]:
     )
     for flags, look, value in rows:
         yield Case(f"dns --listen 127.0.0.1:0 {flags}", RESOLVER, look, value)
-    yield Case("dns --reuse-port", "sliceplane.cli.dns._serve", lambda g: g.arguments[2]["reuse_port"], True)
-    yield Case("dns --shutdown-delay 4s", "sliceplane.cli.dns._serve", lambda g: g.arguments[2]["shutdown_delay"], 4.0)
+    yield Case("dns --reuse-port", "sliceplane.cli.run.dns._serve", lambda g: g.arguments[2]["reuse_port"], True)
+    yield Case(
+        "dns --shutdown-delay 4s", "sliceplane.cli.run.dns._serve", lambda g: g.arguments[2]["shutdown_delay"], 4.0
+    )
 
 
 def _xds() -> Iterator[Case]:
-    catalog, server = "sliceplane.xds.catalog.XdsCatalog", "sliceplane.shell.xds.server.XdsServer"
+    catalog, server = "sliceplane.xds.catalog.XdsCatalog", "sliceplane.xds.io.server.XdsServer"
     yield Case("xds --cluster-domain one.test", catalog, lambda g: first(g).domains, ("one.test",))
     yield Case("xds --namespaces a,b", catalog, lambda g: first(g).namespaces, ("a", "b"))
     yield Case("xds --endpoint-names", catalog, lambda g: first(g).with_names, True)
@@ -197,7 +199,7 @@ def _planes() -> Iterator[Case]:
     yield Case("up --topology-storage annotation", UP, lambda g: plane_config(g).topology_storage, "annotation")
     yield Case("up --recordings {folder}", UP, lambda g: plane_config(g).flight.folder.is_dir(), True)
     yield Case("up --no-color", UP, lambda g: g.members["logs"].colour, False)
-    proxy = "sliceplane.cli.proxy._serve"
+    proxy = "sliceplane.cli.run.proxy._serve"
     yield Case("proxy --healthz-api-timeout 4s", proxy, lambda g: g.arguments[1].api_timeout_s, 4.0)
     yield Case("proxy --cluster-domain one.test", proxy, lambda g: g.arguments[1].domains, ("one.test",))
     given: Callable[[Given], Any] = lambda g: g.arguments[1].chosen.given["iptables.minSyncPeriod"]  # noqa: E731
@@ -212,20 +214,20 @@ def _answers() -> Iterator[Case]:
     ):
         yield Case(f"conformance --run program:x {flag} {word}", PROGRAM, lambda g, name=name: g.members[name], value)  # type: ignore[misc]
     yield Case(
-        "drain pod a --forget 7s", "sliceplane.shell.tools.draining.DrainOptions", lambda g: g.members["forget_s"], 7
+        "drain pod a --forget 7s", "sliceplane.consume.io.draining.DrainOptions", lambda g: g.members["forget_s"], 7
     )
-    envoy = "sliceplane.shell.tools.drifting.read_envoy_drift"
+    envoy = "sliceplane.diagnose.io.drifting.read_envoy_drift"
     yield Case("drift --envoy http://127.0.0.1:9", envoy, lambda g: g.arguments[1], "http://127.0.0.1:9")
-    hints = "sliceplane.whatif.estimate.estimate"
+    hints = "sliceplane.lab.whatif.estimate.estimate"
     yield Case("estimate --hints", hints, lambda g: first(g).traffic_distribution, "PreferSameZone")
-    explained = "sliceplane.cli.explain.explained"
+    explained = "sliceplane.cli.ask.explain.explained"
     yield Case("explain service a --protocol udp", explained, lambda g: g.arguments[1].protocol, "UDP")
-    traced = "sliceplane.shell.tools.tracing.question_of"
+    traced = "sliceplane.diagnose.io.tracing.question_of"
     yield Case("trace --from a --to b --protocol UDP", traced, lambda g: g.members["protocol"], "udp")
-    by_xds = "sliceplane.shell.tools.tracing.xds_question_of"
+    by_xds = "sliceplane.diagnose.io.tracing.xds_question_of"
     line = "trace --via xds --to b --cluster-domain one.test"
     yield Case(line, by_xds, lambda g: g.members["domain"], "one.test")
-    restored = "sliceplane.shell.tools.snapshot.restore"
+    restored = "sliceplane.diagnose.io.snapshot.restore"
     yield Case("snapshot restore {folder}/file --bump-revision 7", restored, lambda g: g.members["bump"], 7)
 
 
@@ -239,7 +241,7 @@ def _simulations() -> Iterator[Case]:
     )
     for flags, look, value in rows:
         yield Case(f"simulate --scale {flags}", SCALE, lambda g, look=look: look(first(g)), value)  # type: ignore[misc]
-    traced = "sliceplane.cli.simulate._traced"
+    traced = "sliceplane.cli.lab.simulate._traced"
     yield Case("simulate --workload classic", traced, lambda g: first(g).workload, "classic")
     yield Case("simulate --record {folder}/r", traced, lambda g: g.arguments[2].name, "r")
 
@@ -296,7 +298,7 @@ def test_drift_is_read_again_as_long_as_it_is_watched(monkeypatch: pytest.Monkey
         return Drift((DriftRow("n1", state, revision, 0, 0.0, 0.0, "", ""),), (), ())
 
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
-    monkeypatch.setattr("sliceplane.shell.tools.drifting.read_drift", read_drift)
+    monkeypatch.setattr("sliceplane.diagnose.io.drifting.read_drift", read_drift)
     monkeypatch.setattr("sliceplane.cli.cluster.WATCH_PERIOD_S", 0)
     done = CliRunner().invoke(main, ["drift", "--watch", "-o", "json", "--kubeconfig", str(tmp_path / "kubeconfig")])
     assert (done.exit_code, done.stdout.count('"behind"'), done.stdout.count('"in step"')) == (0, 1, 1), done.output
@@ -304,7 +306,7 @@ def test_drift_is_read_again_as_long_as_it_is_watched(monkeypatch: pytest.Monkey
 
 def test_a_report_of_conformance_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     report = ConsumerReport("view", frozenset(), ())
-    monkeypatch.setattr("sliceplane.cli.conformance._judged", lambda *_, **__: report)
+    monkeypatch.setattr("sliceplane.cli.lab.conformance._judged", lambda *_, **__: report)
     answer("conformance", "--run", "view", "--report", str(tmp_path / "made"))
     assert {(path.stem, path.suffix) for path in (tmp_path / "made").iterdir()} == {("view", ".json"), ("view", ".md")}
 

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 
 from sliceplane.api.gates import Gates
 from sliceplane.cli.main import main
-from sliceplane.cli.serving import gates_of
+from sliceplane.cli.run.serving import gates_of
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.shell.hosting.catalogue import DiscoveryConfig, default_controllers
+from sliceplane.controllers.io.catalogue import DiscoveryConfig, default_controllers
 
 REFUSED = [
     (["--feature-gates=Nonsense=true"], "Invalid value for '--feature-gates': unrecognized feature gate: Nonsense"),

@@ -6,13 +6,13 @@ import math
 
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.scheme import Nodes, Pods, Resource, Services
-from sliceplane.cli.controllers import summary_text
-from sliceplane.controllers.base import Selection
-from sliceplane.controllers.events import RecorderStatus
-from sliceplane.informer.actions import Counters
-from sliceplane.shell.hosting.host import HostStatus
-from sliceplane.shell.hosting.informers import InformerStatus
-from sliceplane.shell.hosting.standalone import OnceSummary
+from sliceplane.cli.run.controllers import summary_text
+from sliceplane.controllers.io.standalone import OnceSummary
+from sliceplane.watch.actions import Counters
+from sliceplane.watch.controller.base import Selection
+from sliceplane.watch.controller.events import RecorderStatus
+from sliceplane.watch.hosting.host import HostStatus
+from sliceplane.watch.hosting.informers import InformerStatus
 
 
 def informer(resource: Resource, objects: int, *, synced: bool, error: StatusError | None = None) -> InformerStatus:

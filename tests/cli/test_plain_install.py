@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.running import ROOT
 from tests.whatif.asked import cart_snapshot
 
-from sliceplane.shell.process.extras import EXTRA_OF, requirement
+from sliceplane.kit.io.extras import EXTRA_OF, requirement
 
 #: runs the program as if the modules of all extras were missing
 PLAIN = f"""

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from tests.whatif.asked import ask, cart_snapshot
 
-from sliceplane.cli import ui_what_if, what_if
-from sliceplane.cli.ui_what_if import foreseen
-from sliceplane.tracer.question import Unanswerable
-from sliceplane.whatif.document import as_document
-from sliceplane.whatif.state import ClusterState, of_snapshot
+from sliceplane.cli.ask import ui_what_if
+from sliceplane.cli.ask.ui_what_if import foreseen
+from sliceplane.cli.lab import what_if
+from sliceplane.diagnose.trace.question import Unanswerable
+from sliceplane.lab.whatif.document import as_document
+from sliceplane.lab.whatif.state import ClusterState, of_snapshot
 
 
 def state() -> ClusterState:

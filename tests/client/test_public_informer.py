@@ -27,7 +27,7 @@ from sliceplane.client import (
     StatusError,
     custom_resource,
 )
-from sliceplane.informer.cache import Coalesced
+from sliceplane.watch.cache import Coalesced
 
 
 async def put(client: HttpClient, namespace: str, name: str, **data: str) -> None:

@@ -18,8 +18,8 @@ import sliceplane
 import sliceplane.client
 import sliceplane.testing
 from sliceplane.client import HttpClient, Informer, Resource, Services, SyncEndpointView
+from sliceplane.lab.testing.thread import PlaneThread
 from sliceplane.testing import Plane
-from sliceplane.testing.thread import PlaneThread
 
 PACKAGES = (sliceplane.client, sliceplane.testing)
 

@@ -13,7 +13,7 @@ import pytest
 from tests.client.conftest import Writer, endpoint
 from tests.shell.server.serving import Server
 
-from sliceplane.shell.process.extras import EXTRA_OF
+from sliceplane.kit.io.extras import EXTRA_OF
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +66,7 @@ def test_the_proxy_needs_its_extra_only() -> None:
     hidden = (
         "import sys\n"
         "for name in ('uvicorn', 'uvloop', 'httptools', 'cryptography', 'jsonpatch'): sys.modules[name] = None\n"
-        "import sliceplane.shell.node.node_proxy, sliceplane.shell.node.setup, sliceplane.shell.node.healthz\n"
+        "import sliceplane.node.io.node_proxy, sliceplane.node.io.setup, sliceplane.node.io.healthz\n"
         "from sliceplane.cli.entry import main\n"
         "main()"
     )

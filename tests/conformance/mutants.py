@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sliceplane.conformance.model import Belief, State
-from sliceplane.conformance.story import (
+from sliceplane.lab.conformance.model import Belief, State
+from sliceplane.lab.conformance.story import (
     NODE,
     Away,
     Back,

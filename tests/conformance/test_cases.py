@@ -7,8 +7,8 @@ import re
 import pytest
 from tests.conformance.mutants import MUTANTS, Mutant, catches
 
-from sliceplane.conformance.cases import BY_NAME, CASES
-from sliceplane.conformance.story import Away, Back, Case, Check, Expire
+from sliceplane.lab.conformance.cases import BY_NAME, CASES
+from sliceplane.lab.conformance.story import Away, Back, Case, Check, Expire
 
 CITED = re.compile(r"[\w.-]+/[\w.-]+#\d+|KEP-\d{4}(, .+)?|discovery\.k8s\.io/v1 \w+")
 #: what they show is seen only between two checkpoints: an endpoint that is missing for a while

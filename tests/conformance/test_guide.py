@@ -10,8 +10,8 @@ import pytest
 from benchmarks.tools import peers
 from tests.conformance.test_stage import judged
 
-from sliceplane.conformance.cases import BY_NAME
-from sliceplane.conformance.consumers.program import ProgramConsumer
+from sliceplane.lab.conformance.cases import BY_NAME
+from sliceplane.lab.conformance.consumers.program import ProgramConsumer
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sliceplane.conformance.consumers.kernel_rules import UnknownStatement, destinations
+from sliceplane.lab.conformance.consumers.kernel_rules import UnknownStatement, destinations
 
 PROTOCOL = {"meta": {"key": "l4proto"}}
 DADDR = {"payload": {"protocol": "ip", "field": "daddr"}}

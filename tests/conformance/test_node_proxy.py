@@ -7,8 +7,8 @@ import sys
 import pytest
 from tests.conformance.test_stage import judged
 
-from sliceplane.conformance.consumers.node_proxy import NodeProxyConsumer
-from sliceplane.conformance.stage import SilentConsumer
+from sliceplane.lab.conformance.consumers.node_proxy import NodeProxyConsumer
+from sliceplane.lab.conformance.stage import SilentConsumer
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300)]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sliceplane.conformance.consumers.kernel_rules import UnknownStatement
-from sliceplane.conformance.consumers.saved_rules import saved_destinations
+from sliceplane.lab.conformance.consumers.kernel_rules import UnknownStatement
+from sliceplane.lab.conformance.consumers.saved_rules import saved_destinations
 
 TO_SERVICES = '-A OUTPUT -m comment --comment "service portals" -j SERVICES'
 TO_WEB = '-A SERVICES -d 10.96.0.10/32 -p tcp -m comment --comment "x/web:http cluster IP" -m tcp --dport 80 -j WEB'

@@ -16,16 +16,16 @@ import pytest
 from msgspec.structs import replace
 from tests.waiting import eventually, until
 
-from sliceplane.conformance.cases import BY_NAME, CASES
-from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
-from sliceplane.conformance.consumers.name_server import NameServerConsumer
-from sliceplane.conformance.consumers.program import ProgramConsumer
-from sliceplane.conformance.consumers.view import ViewConsumer
-from sliceplane.conformance.model import Belief, State
-from sliceplane.conformance.stage import SilentConsumer, run
-from sliceplane.conformance.story import CHECK, EXPIRE, Case
-from sliceplane.conformance.verdict import CaseVerdict, ConsumerReport, sort_of
-from sliceplane.testing.faults import Faults
+from sliceplane.lab.conformance.cases import BY_NAME, CASES
+from sliceplane.lab.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.lab.conformance.consumers.name_server import NameServerConsumer
+from sliceplane.lab.conformance.consumers.program import ProgramConsumer
+from sliceplane.lab.conformance.consumers.view import ViewConsumer
+from sliceplane.lab.conformance.model import Belief, State
+from sliceplane.lab.conformance.stage import SilentConsumer, run
+from sliceplane.lab.conformance.story import CHECK, EXPIRE, Case
+from sliceplane.lab.conformance.verdict import CaseVerdict, ConsumerReport, sort_of
+from sliceplane.lab.testing.faults import Faults
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -8,12 +8,12 @@ from typing import Any
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Pods
-from sliceplane.controllers.base import Controller, ControllerInfo, Done, Selection, Work
-from sliceplane.controllers.emulation.kubelet import KubeletController
-from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
-from sliceplane.controllers.emulation.replicaset import ReplicaSetController
-from sliceplane.informer.cache import Change
-from sliceplane.sim.cluster import Cluster
+from sliceplane.emulation.kubelet import KubeletController
+from sliceplane.emulation.nodes import EmulationConfig, make_nodes
+from sliceplane.emulation.replicaset import ReplicaSetController
+from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Controller, ControllerInfo, Done, Selection, Work
 
 
 def make(*more: Controller, nodes: int = 3, **config: Any) -> Cluster:

@@ -13,9 +13,9 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointsObjects
-from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.service_syncs import FirstSync
+from sliceplane.watch.controller.base import Job
 
 OURS = {LABEL_ENDPOINTS_MANAGED_BY: "endpoint-controller", LABEL_SKIP_MIRROR: "true"}
 NAMED = (ServicePort(name="http", port=80, target_port="http"), ServicePort(name="x", port=81, target_port=9000))

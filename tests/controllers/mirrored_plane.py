@@ -17,11 +17,11 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice_mirroring import (
     EndpointSliceMirroringController,
     MirroringConfig,
 )
+from sliceplane.watch.controller.base import Job
 
 HTTP = (CoreEndpointPort(name="http", port=80, app_protocol="h2c"),)
 SKIPPED = {LABEL_SKIP_MIRROR: "true"}

@@ -8,8 +8,8 @@ from sliceplane.api.core import Pod
 from sliceplane.api.discovery import (
     EndpointSlice,
 )
-from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.watch.controller.base import Job
 
 
 class Plane:

@@ -11,13 +11,13 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Pods, Services
-from sliceplane.controllers.base import Done
+from sliceplane.consume.drain.reports import Heard, questions
+from sliceplane.consume.progress import Held, ProgressReport
 from sliceplane.controllers.drained import DrainedController
-from sliceplane.drain.reports import Heard, questions
-from sliceplane.informer.cache import Change, Mark
-from sliceplane.informer.digest import digest_of
 from sliceplane.kit.times import format_micro_time
-from sliceplane.proxy.progress import Held, ProgressReport
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.controller.base import Done
+from sliceplane.watch.digest import digest_of
 
 NOW = 1_800_000_000.0
 OPTED = {"sliceplane.dev/drain-barrier": "true"}

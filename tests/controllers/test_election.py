@@ -15,8 +15,8 @@ from sliceplane.api.codec import decode_document
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
-from sliceplane.controllers.election import Election, ElectionConfig
 from sliceplane.kit.rng import Rng
+from sliceplane.watch.controller.election import Election, ElectionConfig
 
 NAMESPACE, NAME = "kube-system", "sliceplane-controllers"
 LEASE_S, RENEW_S, RETRY_S = 15.0, 10.0, 2.0

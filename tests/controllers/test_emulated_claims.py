@@ -9,10 +9,10 @@ from tests.controllers.emulated import bare_pod, make, names, owners, replica_se
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import LabelSelector, ObjectMeta
 from sliceplane.api.scheme import Pods, ReplicaSets
-from sliceplane.controllers.emulation.claims import Claims
-from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.sim.cluster import Cluster
+from sliceplane.emulation.claims import Claims
+from sliceplane.emulation.replicaset import ReplicaSetController
+from sliceplane.lab.sim.cluster import Cluster
 
 
 def test_a_bare_pod_that_matches_is_adopted_and_counts() -> None:

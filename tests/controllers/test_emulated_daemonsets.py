@@ -12,15 +12,15 @@ from tests.effort import effort
 
 from sliceplane.api.core import Pod
 from sliceplane.api.scheme import DaemonSets, Nodes, Pods, ResourceQuotas
-from sliceplane.controllers.emulation.daemonset import DaemonSetController
-from sliceplane.controllers.emulation.eligibility import wanted_node
-from sliceplane.controllers.emulation.history import LABEL_REVISION
-from sliceplane.controllers.emulation.kubelet import KubeletController
-from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
-from sliceplane.controllers.emulation.pods import is_ready
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
-from sliceplane.sim.cluster import Cluster
+from sliceplane.emulation.daemonset import DaemonSetController
+from sliceplane.emulation.eligibility import wanted_node
+from sliceplane.emulation.history import LABEL_REVISION
+from sliceplane.emulation.kubelet import KubeletController
+from sliceplane.emulation.nodes import EmulationConfig, make_nodes
+from sliceplane.emulation.pods import is_ready
+from sliceplane.lab.sim.cluster import Cluster
 
 LABELS = {"app": "agent"}
 

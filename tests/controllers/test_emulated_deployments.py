@@ -11,15 +11,15 @@ from tests.controllers.emulated import condition, names, owners, said
 from tests.effort import effort
 
 from sliceplane.api.scheme import Deployments, Pods, ReplicaSets, ResourceQuotas
-from sliceplane.controllers.base import Controller
-from sliceplane.controllers.emulation.deployment import DeploymentController
-from sliceplane.controllers.emulation.kubelet import KubeletController
-from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
-from sliceplane.controllers.emulation.replicaset import ReplicaSetController
-from sliceplane.controllers.emulation.rollout import Counts, proportional_sizes
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
-from sliceplane.sim.cluster import Cluster
+from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.kubelet import KubeletController
+from sliceplane.emulation.nodes import EmulationConfig, make_nodes
+from sliceplane.emulation.replicaset import ReplicaSetController
+from sliceplane.emulation.rollout import Counts, proportional_sizes
+from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.watch.controller.base import Controller
 
 PREFIX = "deployment.kubernetes.io"
 RECREATE = {"type": "Recreate", "rollingUpdate": None}

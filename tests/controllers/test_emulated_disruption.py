@@ -21,13 +21,13 @@ from sliceplane.api.scheme import (
     ReplicationControllers,
     StatefulSets,
 )
-from sliceplane.controllers.emulation.daemonset import DaemonSetController
-from sliceplane.controllers.emulation.deployment import DeploymentController
-from sliceplane.controllers.emulation.disruption import DELETION_TIMEOUT_S, DisruptionController
-from sliceplane.controllers.emulation.pods import is_going, is_ready
-from sliceplane.controllers.emulation.replicaset import ReplicaSetController
-from sliceplane.controllers.emulation.statefulset import StatefulSetController
-from sliceplane.sim.cluster import Cluster
+from sliceplane.emulation.daemonset import DaemonSetController
+from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.disruption import DELETION_TIMEOUT_S, DisruptionController
+from sliceplane.emulation.pods import is_going, is_ready
+from sliceplane.emulation.replicaset import ReplicaSetController
+from sliceplane.emulation.statefulset import StatefulSetController
+from sliceplane.lab.sim.cluster import Cluster
 
 LABELS = {"app": "web"}
 

@@ -11,10 +11,10 @@ from tests.controllers.emulated import make, owners
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import ControllerRevisions, DaemonSets, Pods, Resource, StatefulSets
-from sliceplane.controllers.emulation.daemonset import DaemonSetController
-from sliceplane.controllers.emulation.statefulset import StatefulSetController
 from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.sim.cluster import Cluster
+from sliceplane.emulation.daemonset import DaemonSetController
+from sliceplane.emulation.statefulset import StatefulSetController
+from sliceplane.lab.sim.cluster import Cluster
 
 LABELS = {"app": "db"}
 BOTH = pytest.mark.parametrize("kind", [StatefulSets, DaemonSets], ids=lambda kind: kind.plural)

@@ -9,8 +9,8 @@ from tests.controllers import emulated
 from tests.controllers.emulated import bare_pod, condition, names
 
 from sliceplane.api.scheme import Nodes, Pods
-from sliceplane.controllers.emulation.nodes import make_nodes, parse_nodes
-from sliceplane.sim.cluster import Cluster
+from sliceplane.emulation.nodes import make_nodes, parse_nodes
+from sliceplane.lab.sim.cluster import Cluster
 
 
 def make(nodes: int = 3) -> Cluster:

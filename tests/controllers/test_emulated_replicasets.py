@@ -21,14 +21,14 @@ from sliceplane.api.scheme import (
     ReplicationControllers,
     ResourceQuotas,
 )
-from sliceplane.controllers.emulation.kubelet import KubeletController
-from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
-from sliceplane.controllers.emulation.pods import deletion_cost, deletion_rank
-from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.emulation.kubelet import KubeletController
+from sliceplane.emulation.nodes import EmulationConfig, make_nodes
+from sliceplane.emulation.pods import deletion_cost, deletion_rank
+from sliceplane.emulation.replicaset import ReplicaSetController
 from sliceplane.kit.times import format_time
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
 
 # -- what the server refuses ----------------------------------------------------------------------------
 

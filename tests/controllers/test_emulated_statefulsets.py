@@ -13,17 +13,17 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import ControllerRevisions, Pods, ResourceQuotas, StatefulSets
-from sliceplane.controllers.base import Done, Job, deletion
-from sliceplane.controllers.emulation.history import LABEL_REVISION
-from sliceplane.controllers.emulation.kubelet import KubeletController
-from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
-from sliceplane.controllers.emulation.pods import is_ready
-from sliceplane.controllers.emulation.statefulset import LABEL_POD_INDEX, LABEL_POD_NAME, StatefulSetController
-from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
-from sliceplane.informer.cache import Change
-from sliceplane.sim.cluster import Cluster
+from sliceplane.emulation.history import LABEL_REVISION
+from sliceplane.emulation.kubelet import KubeletController
+from sliceplane.emulation.nodes import EmulationConfig, make_nodes
+from sliceplane.emulation.pods import is_ready
+from sliceplane.emulation.statefulset import LABEL_POD_INDEX, LABEL_POD_NAME, StatefulSetController
+from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job, deletion
+from sliceplane.watch.controller.expectations import Expectations
 
 LABELS = {"app": "db"}
 

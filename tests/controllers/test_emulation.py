@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from tests.effort import effort
 
 from sliceplane.api.scheme import Deployments, Namespaces, Nodes, Pods, ReplicaSets
-from sliceplane.controllers.emulation.deployment import DeploymentController
-from sliceplane.controllers.emulation.kubelet import KubeletController
-from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes, parse_nodes
-from sliceplane.controllers.emulation.replicaset import ReplicaSetController
-from sliceplane.controllers.emulation.rollout import Counts, limits, newest_size, older_sizes
-from sliceplane.controllers.emulation.templates import template_hash
 from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.sim.cluster import Cluster
+from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.kubelet import KubeletController
+from sliceplane.emulation.nodes import EmulationConfig, make_nodes, parse_nodes
+from sliceplane.emulation.replicaset import ReplicaSetController
+from sliceplane.emulation.rollout import Counts, limits, newest_size, older_sizes
+from sliceplane.emulation.templates import template_hash
+from sliceplane.lab.sim.cluster import Cluster
 
 NONE_FITS = "none is schedulable, has the labels asked for, tolerated taints, free ports and a Pod address left"
 

@@ -13,9 +13,9 @@ from sliceplane.api.discovery import (
 from sliceplane.api.errors import StatusError, forbidden, internal
 from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
-from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.service_syncs import MAX_RETRIES, FirstSync
+from sliceplane.watch.controller.base import Done
 
 # Writes, answers, caches
 
@@ -59,7 +59,7 @@ def test_echo_of_an_own_write_is_not_read_again(monkeypatch: pytest.MonkeyPatch)
     plane = Plane(*many(50))
     plane.settle()
     read: list[object] = []
-    monkeypatch.setattr("sliceplane.endpoints.members.text_of", read.append)
+    monkeypatch.setattr("sliceplane.slices.endpoints.members.text_of", read.append)
     plane.cluster.put(make_pod("p-1", ips=("10.0.0.1",), ready=False))
     monkeypatch.setattr(EndpointsController, "check", lambda self: None)
     plane.settle()

@@ -15,9 +15,9 @@ from sliceplane.api.core import Endpoints, Pod, Service, ServicePort
 from sliceplane.api.discovery import LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR
 from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
-from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.kit.ip import family, parse_lenient
+from sliceplane.watch.controller.base import Job
 
 NUMERIC = (ServicePort(name="http", port=80, target_port=8080),)
 NAMED = (ServicePort(name="http", port=80, target_port="http"), ServicePort(name="x", port=81, target_port=9000))

@@ -24,11 +24,11 @@ from sliceplane.api.discovery import (
 from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.heuristics.balanced import ANNOTATION_MAX_OVERLOAD
-from sliceplane.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE
 from sliceplane.slices import oracle
+from sliceplane.slices.heuristics.balanced import ANNOTATION_MAX_OVERLOAD
+from sliceplane.slices.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE
+from sliceplane.watch.controller.base import Job
 
 MAX = 3
 HEURISTICS = (

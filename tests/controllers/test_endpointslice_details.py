@@ -11,8 +11,8 @@ from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
 from sliceplane.api.core import Pod, ServicePort
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods
-from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.watch.controller.base import Done
 
 
 def batching(*pods: Pod) -> Plane:

@@ -11,13 +11,13 @@ from sliceplane.api.errors import StatusError, forbidden, internal
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpointslice_mirroring import (
     FIRST_SYNC_TIMEOUT_S,
     EndpointSliceMirroringController,
     MirroringConfig,
 )
 from sliceplane.controllers.service_syncs import MAX_RETRIES, PLANS_PER_TURN, FirstSync
+from sliceplane.watch.controller.base import Done
 
 # Caches, answers, failures
 

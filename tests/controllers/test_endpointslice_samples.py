@@ -9,11 +9,11 @@ from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_ser
 from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.scheme import Pods, Services
-from sliceplane.controllers.base import Done, Measured
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.kit.io.pages import expose
 from sliceplane.kit.metrics import Distribution, Histogram
-from sliceplane.shell.process.pages import expose
-from sliceplane.workqueue.queue import WorkQueue, queue_families
+from sliceplane.kit.workqueue import WorkQueue, queue_families
+from sliceplane.watch.controller.base import Done, Measured
 
 
 class Plane:

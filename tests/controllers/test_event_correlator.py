@@ -14,8 +14,10 @@ from sliceplane.api.codec import decode_document
 from sliceplane.api.core import Node, Service
 from sliceplane.api.meta import Document, Object, ObjectMeta
 from sliceplane.api.scheme import EventsV1, Nodes, Services
-from sliceplane.controllers.base import EventNote
-from sliceplane.controllers.events import (
+from sliceplane.server.documents.conversion import to_stored
+from sliceplane.server.registry.answers import validate_create
+from sliceplane.watch.controller.base import EventNote
+from sliceplane.watch.controller.events import (
     FINISHED_AFTER_S,
     PENDING_MAX,
     REMEMBERED_MAX,
@@ -29,8 +31,6 @@ from sliceplane.controllers.events import (
     Outcome,
     cut,
 )
-from sliceplane.documents.conversion import to_stored
-from sliceplane.registry.answers import validate_create
 
 NOW = 1_000_000.0
 

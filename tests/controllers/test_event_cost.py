@@ -10,7 +10,7 @@ import pytest
 from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
 
 from sliceplane.api.core import Pod
-from sliceplane.endpoints.engine import EndpointsEngine
+from sliceplane.slices.endpoints.engine import EndpointsEngine
 from sliceplane.slices.engine import SliceEngine
 from sliceplane.slices.pod_routes import Touched
 

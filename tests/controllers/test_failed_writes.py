@@ -12,11 +12,11 @@ from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EventsV1, Nodes, Pods, Resource, ResourceQuotas, Services
-from sliceplane.controllers.base import Write, as_told
-from sliceplane.shell.hosting.catalogue import default_controllers
-from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
-from sliceplane.shell.transport.base import Client
+from sliceplane.controllers.io.catalogue import default_controllers
+from sliceplane.controllers.io.embedded import ControllerService
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.watch.controller.base import Write, as_told
+from sliceplane.watch.io.base import Client
 
 
 def create(**metadata: str) -> Write:

@@ -13,9 +13,9 @@ from tests.slices.fake_cluster import FakeCluster, replace
 from sliceplane.api.codec import decode_document
 from sliceplane.api.errors import internal
 from sliceplane.api.meta import Object, OwnerReference
-from sliceplane.controllers.base import Job
 from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Job
 
 FAMILY = ("Service", "Pod", "ConfigMap", "Node")
 CUSTOM = "Database"

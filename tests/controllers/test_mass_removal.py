@@ -10,11 +10,11 @@ from sliceplane.api.core import Condition, Namespace
 from sliceplane.api.errors import internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import Namespaces, Nodes, Pods
-from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.mass_removal import CONFIRM_KEY
 from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S
 from sliceplane.slices.removal_doubt import CONFIRM_BOUND_S
+from sliceplane.watch.controller.base import Job
 
 COUNT = 10
 

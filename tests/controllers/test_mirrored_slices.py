@@ -15,12 +15,12 @@ from sliceplane.api.discovery import (
 from sliceplane.api.errors import conflict
 from sliceplane.api.own_writes import STALE_PLANS
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpointslice_mirroring import (
     MirroringConfig,
 )
-from sliceplane.endpoints.mirroring.desired import ANNOTATION_LAST_APPLIED
+from sliceplane.slices.endpoints.mirroring.desired import ANNOTATION_LAST_APPLIED
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
+from sliceplane.watch.controller.base import Done
 
 # The selector's life
 

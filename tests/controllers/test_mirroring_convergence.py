@@ -22,9 +22,9 @@ from sliceplane.api.discovery import (
 from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
 from sliceplane.kit.ip import family, parse_lenient
+from sliceplane.watch.controller.base import Job
 
 LIMIT = 4
 NAMES = st.sampled_from(("web", "api"))

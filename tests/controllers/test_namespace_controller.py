@@ -10,10 +10,10 @@ from sliceplane.api.core import Namespace, NamespaceSpec, NamespaceStatus, Pod
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import Condition, Object, ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Services
-from sliceplane.controllers.base import Done, Write
 from sliceplane.controllers.namespace import CACHE_LAG_S, DELETES_MAX, QUIET_S, NamespaceController
-from sliceplane.informer.cache import Change
 from sliceplane.kit.times import parse_time
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Write
 
 ENDING = "2026-11-21T12:00:00Z"
 

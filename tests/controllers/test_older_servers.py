@@ -21,12 +21,12 @@ from sliceplane.api.gates import (
     Release,
 )
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.controllers.base import Write
 from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.watch.controller.base import Write
 
 AUTO = "service.kubernetes.io/topology-mode"
 

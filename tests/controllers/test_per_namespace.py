@@ -10,12 +10,12 @@ from sliceplane.api.core import Namespace
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, ServiceAccounts
-from sliceplane.controllers.base import Done
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.per_namespace import LOOK_AGAIN_S, RootCaPublisher, ServiceAccountController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
-from sliceplane.informer.cache import Change
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done
 
 BOOTSTRAP = ("default", "kube-node-lease", "kube-public", "kube-system")
 CA = "kube-root-ca.crt"

@@ -12,15 +12,15 @@ from sliceplane.api.core import Node, Pod, PodSpec
 from sliceplane.api.errors import internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import Nodes, Pods, ReplicaSets
-from sliceplane.controllers.base import Done, Job, Write
 from sliceplane.controllers.pod_garbage_collector import (
     CHECK_PERIOD_S,
     QUARANTINE_S,
     TAINT_OUT_OF_SERVICE,
     PodGarbageCollector,
 )
-from sliceplane.informer.cache import Change
-from sliceplane.sim.cluster import START, Cluster
+from sliceplane.lab.sim.cluster import START, Cluster
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job, Write
 
 FINALIZER = "example.com/keep"
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.controllers.emulated import bare_pod, make, replica_set
 
 from sliceplane.api.scheme import Pods, ReplicaSets
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
 
 
 def gated(**spec: Any) -> dict[str, Any]:

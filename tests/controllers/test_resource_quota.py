@@ -28,10 +28,10 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
-from sliceplane.informer.cache import Change
-from sliceplane.registry.kinds import COUNTED, kind_of, quota_text, usage
-from sliceplane.registry.kinds.pod_quota import is_in_scopes
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.server.registry.kinds import COUNTED, kind_of, quota_text, usage
+from sliceplane.server.registry.kinds.pod_quota import is_in_scopes
+from sliceplane.watch.cache import Change
 
 HARD = {"configmaps": "3", "count/configmaps": "9", "services.nodeports": "4", "count/x.example.com": "1"}
 

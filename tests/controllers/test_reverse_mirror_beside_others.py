@@ -9,7 +9,7 @@ from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
 from sliceplane.controllers.reverse_mirroring import ReverseMirrorController
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
 
 MANAGED_BY = "endpoints.kubernetes.io/managed-by"
 OURS = "reverse-mirror.sliceplane.dev"

@@ -14,7 +14,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.reverse_mirroring import ReverseMirrorController
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
 
 OURS = "reverse-mirror.sliceplane.dev"
 MANAGED_BY = "endpoints.kubernetes.io/managed-by"

@@ -6,7 +6,7 @@ from typing import Any
 
 from sliceplane.api.scheme import Namespaces, Nodes, Services
 from sliceplane.controllers.service_claims import ServiceClaimsController
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
 
 
 def cluster() -> Cluster:

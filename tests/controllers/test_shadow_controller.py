@@ -14,11 +14,11 @@ from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_ser
 from sliceplane.api.core import Pod, ServicePort
 from sliceplane.api.errors import unreachable
 from sliceplane.api.scheme import EndpointSlices, Pods, Services
-from sliceplane.controllers.base import Controller, Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.controllers.shadow import ShadowController
-from sliceplane.shadow.ledger import DifferenceLedger
+from sliceplane.diagnose.shadow.controller import ShadowController
+from sliceplane.diagnose.shadow.ledger import DifferenceLedger
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
+from sliceplane.watch.controller.base import Controller, Job
 
 replace = msgspec.structs.replace
 GRACE_S = 10.0

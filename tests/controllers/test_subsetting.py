@@ -13,9 +13,9 @@ from sliceplane.api.errors import forbidden
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import Pods
 from sliceplane.cli.main import main
-from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, Subsetting
+from sliceplane.watch.controller.base import Job
 
 ZONES = ("a", "b", "c")
 

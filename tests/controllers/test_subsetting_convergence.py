@@ -11,11 +11,11 @@ from tests.slices.fake_cluster import make_node, make_pod, replace
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, EndpointSlice
-from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.slices import oracle
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES
 from sliceplane.slices.writes import SlicePlan
+from sliceplane.watch.controller.base import Job
 
 Shown = set[tuple[oracle.PortSet, tuple[str, ...], str]]
 

@@ -13,7 +13,8 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import ObjectMeta, ObservedCondition
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
-from sliceplane.controllers.base import Done
+from sliceplane.consume.progress import ANNOTATION_PROGRESS, IDLE_PERIOD_S, LEASE_DURATION_S, Progress
+from sliceplane.consume.selections import ALL
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.node_progress import STOPPED_KEPT_S
 from sliceplane.controllers.service_syncs import HintProblems
@@ -28,10 +29,9 @@ from sliceplane.controllers.traffic_distribution import (
     WantedCondition,
     _changes,
 )
-from sliceplane.informer.cache import Change, Mark
-from sliceplane.proxy.progress import ANNOTATION_PROGRESS, IDLE_PERIOD_S, LEASE_DURATION_S, Progress
-from sliceplane.proxy.selections import ALL
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.controller.base import Done
 
 AUTO = "service.kubernetes.io/topology-mode"
 

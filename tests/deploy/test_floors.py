@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from tests.deploy.test_locked_installation import pinned
 
-import sliceplane.registry.kinds
+import sliceplane.server.registry.kinds
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,6 +105,6 @@ def test_who_leans_on_private_names_of_others_is_known() -> None:
 
 def test_assertions_of_the_package_are_not_rewritten() -> None:
     """Our plug-in takes the package from a private set of pytest; without it each process compiles all of it."""
-    specification = sliceplane.registry.kinds.__spec__
+    specification = sliceplane.server.registry.kinds.__spec__
     assert specification is not None
     assert type(specification.loader) is SourceFileLoader

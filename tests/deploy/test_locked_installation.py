@@ -65,4 +65,4 @@ def test_the_package_builds_without_an_index(tmp_path: Path) -> None:
     flags = ("--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(ROOT))
     subprocess.run((*command, *flags), check=True, timeout=150, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"})
     (wheel,) = tmp_path.glob("sliceplane-*.whl")
-    assert "sliceplane/shell/process/log.py" in zipfile.ZipFile(wheel).namelist()
+    assert "sliceplane/kit/io/log.py" in zipfile.ZipFile(wheel).namelist()

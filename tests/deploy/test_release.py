@@ -43,7 +43,9 @@ def test_the_changelog_has_a_page_for_this_version() -> None:
 
 def test_links_of_the_released_entry_are_whole() -> None:
     entry = documents.with_whole_links("[a](docs/agent.md#runs), [b](https://example.org/x), [c](#d)")
-    assert entry == f"[a]({documents.SOURCE_URL}/blob/v{VERSION}/docs/agent.md#runs), [b](https://example.org/x), [c](#d)"
+    assert (
+        entry == f"[a]({documents.SOURCE_URL}/blob/v{VERSION}/docs/agent.md#runs), [b](https://example.org/x), [c](#d)"
+    )
 
 
 def test_a_clean_tree_at_the_tag_has_no_problem() -> None:

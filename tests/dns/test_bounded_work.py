@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tests.dns.world import NOW, ZONE, Cluster, endpoint, headless, namespace, node, service, slice_of
 from tests.effort import effort
 
+from sliceplane.consume.usable import Locality, choose
 from sliceplane.dns import clients, kept
 from sliceplane.dns.clients import AnswerConfig, RateLimit
 from sliceplane.dns.server import Forward, NameServer
 from sliceplane.dns.service import NamedService
 from sliceplane.dns.wire import name_of
-from sliceplane.proxy.usable import Locality, choose
 
 PORTS = [{"name": "http", "port": 8080, "protocol": "TCP"}, {"name": "admin", "port": 8081, "protocol": "TCP"}]
 PEERS = f"peers.default.svc.{ZONE}"

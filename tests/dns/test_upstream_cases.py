@@ -16,11 +16,11 @@ import pytest
 from tests.dns.forwarding.world import UPSTREAM, World, answering
 from tests.dns.world import ZONE, Cluster, endpoint, headless, namespace, service, slice_of
 
+from sliceplane.diagnose.io.names import candidates
 from sliceplane.dns.clients import AnswerConfig
 from sliceplane.dns.forwarding.message import WholeRecord
 from sliceplane.dns.server import Forward
 from sliceplane.dns.wire import CNAME
-from sliceplane.shell.tools.names import candidates
 
 WEB = [{"name": "web", "port": 8000, "protocol": "TCP"}]
 

@@ -11,10 +11,10 @@ from tests.dns.world import NOW, ZONE, Cluster, endpoint, headless, node, servic
 from tests.effort import effort
 
 from sliceplane.api.meta import Object
+from sliceplane.consume.usable import Locality, choose
 from sliceplane.dns import places
 from sliceplane.dns.wire import name_of
 from sliceplane.kit.ip import parse_network_lenient
-from sliceplane.proxy.usable import Locality, choose
 
 SERVICES = ("a", "b")
 ADDRESSES = [f"10.1.0.{number}" for number in range(1, 6)]
@@ -91,7 +91,7 @@ def test_answers_are_those_of_the_last_state(history: list[tuple[tuple[str, str]
 )
 @effort(100)
 def test_a_client_is_led_where_the_node_proxy_would_lead_it(members: list[object], zone: str) -> None:
-    """The rule is ``proxy.usable.choose``; where none is ready there is no name."""
+    """The rule is ``consume.usable.choose``; where none is ready there is no name."""
     made = slice_of("peers", *members)
     cluster = Cluster(headless(), made, node("n", zone, pods="10.2.0.0/24"))
     named = cluster.server.view._services[name_of("peers.default.svc")[:-1]]

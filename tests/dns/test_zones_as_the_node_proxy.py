@@ -10,9 +10,9 @@ from tests.dns.world import Cluster, endpoint, headless, node, slice_of
 from tests.effort import effort
 
 from sliceplane.api.discovery import EndpointSlice
+from sliceplane.consume.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName, categorize
+from sliceplane.consume.usable import Locality
 from sliceplane.dns.clients import AnswerConfig
-from sliceplane.proxy.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName, categorize
-from sliceplane.proxy.usable import Locality
 
 ZONES = ("z1", "z2", "z3")
 SHARED = "10.9.0.1"

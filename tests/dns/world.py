@@ -17,7 +17,7 @@ from sliceplane.api.meta import Object
 from sliceplane.dns.clients import AnswerConfig
 from sliceplane.dns.server import NameServer
 from sliceplane.dns.view import ZoneConfig
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
 
 NOW = 1_700_000_000.0
 ZONE = "cluster.local."

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.api import codec
-from sliceplane.documents import conversion
-from sliceplane.documents.conversion import ANNOTATIONS_BYTES_MAX, Topologies, annotation_text
+from sliceplane.server.documents import conversion
+from sliceplane.server.documents.conversion import ANNOTATIONS_BYTES_MAX, Topologies, annotation_text
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"

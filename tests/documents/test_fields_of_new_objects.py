@@ -7,11 +7,11 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.documents.fields import sets
-from sliceplane.documents.fields.managers import Identity
-from sliceplane.documents.fields.ownership import UNOWNED, OwnedWrite, updated
-from sliceplane.documents.fields.sets import FieldSet
-from sliceplane.documents.fields.shape import FieldsChange
+from sliceplane.server.documents.fields import sets
+from sliceplane.server.documents.fields.managers import Identity
+from sliceplane.server.documents.fields.ownership import UNOWNED, OwnedWrite, updated
+from sliceplane.server.documents.fields.sets import FieldSet
+from sliceplane.server.documents.fields.shape import FieldsChange
 
 NAMES = st.sampled_from(["f:metadata", "f:name", "f:labels", "f:spec", "f:status", "f:a", 'k:{"name":"x"}', 'v:"1"'])
 SETS = st.recursive(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.documents import fields
-from sliceplane.documents.fields import objects, sets, shape
-from sliceplane.documents.schema import lookup, struct
+from sliceplane.server.documents import fields
+from sliceplane.server.documents.fields import objects, sets, shape
+from sliceplane.server.documents.schema import lookup, struct
 
 SERVICE = fields.shape_of("services")
 NOW = "2026-11-21T10:00:00Z"

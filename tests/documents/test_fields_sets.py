@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.documents.fields import sets
+from sliceplane.server.documents.fields import sets
 
 ELEMENTS = [
     "f:a",

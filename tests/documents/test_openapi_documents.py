@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sliceplane.api.scheme import DESCRIBED, RESOURCES, Pods
-from sliceplane.documents import openapi
-from sliceplane.documents.openapi.fields import SHARED, rows_of, sections
-from sliceplane.documents.schema import struct
-from sliceplane.documents.schema.model import definition_names
+from sliceplane.server.documents import openapi
+from sliceplane.server.documents.openapi.fields import SHARED, rows_of, sections
+from sliceplane.server.documents.schema import struct
+from sliceplane.server.documents.schema.model import definition_names
 
 
 def load(name: str) -> dict[str, Any]:
@@ -232,8 +232,8 @@ def test_documents_are_small() -> None:
 
 def test_the_table_is_read_when_a_document_is_asked_for() -> None:
     script = (
-        "import sys, sliceplane.shell.server.plane\n"
-        "print([name for name in sys.modules if name.startswith('sliceplane.documents.openapi')])\n"
+        "import sys, sliceplane.server.io.plane\n"
+        "print([name for name in sys.modules if name.startswith('sliceplane.server.documents.openapi')])\n"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert run.stdout == "[]\n"

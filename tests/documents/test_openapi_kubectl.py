@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sliceplane.api.scheme import DESCRIBED, Resource
-from sliceplane.documents import openapi
+from sliceplane.server.documents import openapi
 
 KUBECTL = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shutil.which("kubectl")
 

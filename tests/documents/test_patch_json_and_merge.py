@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.api.errors import StatusError
-from sliceplane.documents import patch
-from sliceplane.documents.patch import apply_json, apply_merge, check_patched, decode_json_patch, decode_merge_patch
+from sliceplane.server.documents import patch
+from sliceplane.server.documents.patch import (
+    apply_json,
+    apply_merge,
+    check_patched,
+    decode_json_patch,
+    decode_merge_patch,
+)
 
 GENERIC = "the server rejected our request due to an error in our request"
 

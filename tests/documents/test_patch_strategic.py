@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.api.errors import StatusError
-from sliceplane.documents.patch import apply_strategic, decode_strategic_patch, go_text
+from sliceplane.server.documents.patch import apply_strategic, decode_strategic_patch, go_text
 
 DEPLOYMENTS = "deployments.apps"
 SLICES = "endpointslices.discovery.k8s.io"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sliceplane.api import scheme
 from sliceplane.api.errors import StatusError
-from sliceplane.documents.protobuf import (
+from sliceplane.server.documents.protobuf import (
     MAGIC,
     FrameReader,
     assemble_list,
@@ -24,9 +24,9 @@ from sliceplane.documents.protobuf import (
     encode_watch_event,
     supports,
 )
-from sliceplane.documents.protobuf.decoder import decoder
-from sliceplane.documents.protobuf.encoder import encoder
-from sliceplane.documents.protobuf.schema import message_names
+from sliceplane.server.documents.protobuf.decoder import decoder
+from sliceplane.server.documents.protobuf.encoder import encoder
+from sliceplane.server.documents.protobuf.schema import message_names
 
 #: document: what went in; protobuf: what k8s.io/api 0.36.2 made of it; decoded: what it then reads as JSON
 GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "protobuf.json").read_text())

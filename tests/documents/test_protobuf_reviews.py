@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sliceplane.api.meta import Document
-from sliceplane.documents.protobuf import decode, encode
+from sliceplane.server.documents.protobuf import decode, encode
 
 SPEC = {
     "resourceAttributes": {"namespace": "n", "verb": "get", "resource": "pods"},

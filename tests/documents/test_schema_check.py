@@ -12,8 +12,8 @@ from tests.effort import effort
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import RESOURCES
-from sliceplane.documents import schema
-from sliceplane.documents.schema import (
+from sliceplane.server.documents import schema
+from sliceplane.server.documents.schema import (
     PROBLEMS_MAX,
     Struct,
     Type,
@@ -23,10 +23,10 @@ from sliceplane.documents.schema import (
     struct,
     unknown_fields,
 )
-from sliceplane.documents.schema.check import first_mismatch, unknown_in
-from sliceplane.documents.schema.fast import accepts
-from sliceplane.documents.schema.model import SCALARS, _data
-from sliceplane.documents.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
+from sliceplane.server.documents.schema.check import first_mismatch, unknown_in
+from sliceplane.server.documents.schema.fast import accepts
+from sliceplane.server.documents.schema.model import SCALARS, _data
+from sliceplane.server.documents.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
 from tools import make_schema
 
 SLICES = "endpointslices.discovery.k8s.io"

@@ -13,11 +13,18 @@ from hypothesis import strategies as st
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Events, Resource
-from sliceplane.documents import strict
-from sliceplane.documents.schema.json_errors import describe_syntax_error
-from sliceplane.documents.schema.walks import DEPTH_MAX
-from sliceplane.documents.schema.yaml_documents import ALIASED_NODES_MAX, EVENTS_MAX, REPEATED_MAX
-from sliceplane.documents.strict import MalformedBody, decode_json, decode_value, decode_yaml, read_body, strict_error
+from sliceplane.kit.yaml_documents import ALIASED_NODES_MAX, EVENTS_MAX, REPEATED_MAX
+from sliceplane.server.documents import strict
+from sliceplane.server.documents.schema.json_errors import describe_syntax_error
+from sliceplane.server.documents.schema.walks import DEPTH_MAX
+from sliceplane.server.documents.strict import (
+    MalformedBody,
+    decode_json,
+    decode_value,
+    decode_yaml,
+    read_body,
+    strict_error,
+)
 
 TYPE_META = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }'
 PREFIX = "the object provided is unrecognized (must be of type ConfigMap): "

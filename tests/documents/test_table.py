@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sliceplane.api import scheme
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource
-from sliceplane.documents.table import (
+from sliceplane.kit.times import format_time, parse_time
+from sliceplane.server.documents.table import (
     build,
     build_watch_row,
     columns_of,
@@ -21,9 +22,8 @@ from sliceplane.documents.table import (
     partial_list,
     partial_object,
 )
-from sliceplane.documents.table.columns import PLAIN, Printer, duration
-from sliceplane.kit.times import format_time, parse_time
-from sliceplane.registry.kinds import KINDS, kind_of
+from sliceplane.server.documents.table.columns import PLAIN, Printer, duration
+from sliceplane.server.registry.kinds import KINDS, kind_of
 
 SERVICES = kind_of(scheme.Services).columns
 NOW = parse_time("2026-11-21T10:00:00Z")

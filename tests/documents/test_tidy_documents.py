@@ -1,4 +1,4 @@
-"""The quick yes of ``registry.decoding`` against the walks that it stands for: documents made from the schema at
+"""The quick yes of ``server.registry.decoding`` against the walks that it stands for: documents made from the schema at
 random, most of them with something in them that does not stay."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pytest
 
 from sliceplane.api import codec
 from sliceplane.api.scheme import Resource, by_key
-from sliceplane.documents import schema
-from sliceplane.documents.protobuf.nothings import drop_nothings
-from sliceplane.documents.schema.model import Type, lookup, struct
-from sliceplane.registry.decoding import is_tidy
-from sliceplane.registry.documents import normalised
+from sliceplane.server.documents import schema
+from sliceplane.server.documents.protobuf.nothings import drop_nothings
+from sliceplane.server.documents.schema.model import Type, lookup, struct
+from sliceplane.server.registry.decoding import is_tidy
+from sliceplane.server.registry.documents import normalised
 
 DOCUMENTS = 400
 DEPTH_MAX = 6

@@ -7,15 +7,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from sliceplane.consume.io.telling import tell_progress
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.table import NftPlane
-from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.timing import ProxyTiming
-from sliceplane.shell.transport.base import Client
-from sliceplane.shell.transport.reflect import loop_clock
-from sliceplane.shell.transport.telling import tell_progress
+from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.node.nft.table import NftPlane
+from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.reflect import loop_clock
 
 
 class Paper(Nftables):

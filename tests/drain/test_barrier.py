@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Node
-from sliceplane.drain.answer import DrainedPod, sentence
-from sliceplane.drain.barrier import (
+from sliceplane.consume.drain.answer import DrainedPod, sentence
+from sliceplane.consume.drain.barrier import (
     DrainVerdict,
     Missing,
     NodeHolding,
@@ -19,11 +19,11 @@ from sliceplane.drain.barrier import (
     judge,
     parse_policy,
 )
-from sliceplane.drain.cluster import DrainCluster
-from sliceplane.drain.departure import EVERY, Use
+from sliceplane.consume.drain.cluster import DrainCluster
+from sliceplane.consume.drain.departure import EVERY, Use
+from sliceplane.consume.progress import ProgressReport
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_micro_time
-from sliceplane.proxy.progress import ProgressReport
 
 SLICES = ("endpointslices", "all")
 GOAL = {SLICES: 10}

@@ -12,11 +12,11 @@ from tests.effort import effort
 from sliceplane.api import codec
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.drain.barrier import NodeHolding, compare
-from sliceplane.drain.departure import Departures, DrainSubject
-from sliceplane.proxy.progress import Place
-from sliceplane.proxy.selections import readings_of_slice
-from sliceplane.proxy.usable import Locality, choose, choose_local
+from sliceplane.consume.drain.barrier import NodeHolding, compare
+from sliceplane.consume.drain.departure import Departures, DrainSubject
+from sliceplane.consume.progress import Place
+from sliceplane.consume.selections import readings_of_slice
+from sliceplane.consume.usable import Locality, choose, choose_local
 
 NODES = {"n1": "za", "n2": "zb"}
 POD = DrainSubject("shop", "p", "uid-p", "n1", frozenset({"10.0.0.1"}))

@@ -22,14 +22,14 @@ from tests.xds.streams.clients import node as of_node
 
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.client import EndpointView, HttpClient, StatusError, connect
-from sliceplane.drain.answer import DrainAnswer, sentence
-from sliceplane.drain.barrier import UnknownPolicy
+from sliceplane.consume.drain.answer import DrainAnswer, sentence
+from sliceplane.consume.drain.barrier import UnknownPolicy
+from sliceplane.consume.io.draining import DrainOptions, drain_pods
+from sliceplane.diagnose.io.drain_targets import NoTarget, find_pods
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.tools.drain_targets import NoTarget, find_pods
-from sliceplane.shell.tools.draining import DrainOptions, drain_pods
-from sliceplane.shell.transport import kubeconfig
-from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.testing import Plane
+from sliceplane.watch.io import kubeconfig
+from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.xds import laggards
 from sliceplane.xds.names import ASSIGNMENT
 from sliceplane.xds.streams import stream

@@ -11,7 +11,7 @@ from tests.waiting import PATIENCE_S
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import PROGRESS_PATH
-from sliceplane.drain.reports import (
+from sliceplane.consume.drain.reports import (
     CONSUMERS_MAX,
     BarrierQuestion,
     Heard,
@@ -23,8 +23,8 @@ from sliceplane.drain.reports import (
     versions_of,
     wanteds,
 )
-from sliceplane.proxy.progress import Held, ProgressReport
-from sliceplane.shell.server.requests.reports import HeldReports, rights
+from sliceplane.consume.progress import Held, ProgressReport
+from sliceplane.server.io.requests.reports import HeldReports, rights
 
 NODE = "kube-node-lease/sliceplane-proxy-n1"
 

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from sliceplane.api.core import Node
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.controllers.emulation.nodes import LABEL_EMULATED
-from sliceplane.drift.answer import Drift, as_text
-from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
-from sliceplane.drift.judge import judge, wanted_past
-from sliceplane.informer.digest import digest_of_versions
-from sliceplane.proxy.progress import LEASE_DURATION_S, REPORT_LATE_S, Held, ProgressReport
+from sliceplane.consume.progress import LEASE_DURATION_S, REPORT_LATE_S, Held, ProgressReport
+from sliceplane.diagnose.drift.answer import Drift, as_text
+from sliceplane.diagnose.drift.facts import DriftFacts, Listed, Look, ToldNode
+from sliceplane.diagnose.drift.judge import judge, wanted_past
+from sliceplane.emulation.nodes import LABEL_EMULATED
+from sliceplane.watch.digest import digest_of_versions
 
 NOW = 1_800_000_000.0
 

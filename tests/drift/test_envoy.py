@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.tracer.traced import NODES, ZONES, ep, service, slice_of
 
-from sliceplane.drift.envoy import EnvoyDrift, NoAdminPages, as_text, compare_envoy, read_envoy, settled
-from sliceplane.shell.tools.drifting import _admin_page
+from sliceplane.diagnose.drift.envoy import EnvoyDrift, NoAdminPages, as_text, compare_envoy, read_envoy, settled
+from sliceplane.diagnose.io.drifting import _admin_page
 from sliceplane.xds.catalog import XdsCatalog, catalog_of
 
 ALL = ("10.1.1.1:8080", "10.1.1.2:8080", "10.1.2.1:8080")

@@ -47,9 +47,9 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import ConfigMaps, Deployments, EndpointSlices, Events, Nodes, Pods, Resource, Services
 from sliceplane.client import EndpointView, Unreachable
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
 from sliceplane.slices import oracle
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 NAMESPACE = "default"
 APPS = tuple(f"app-{number:02}" for number in range(12))

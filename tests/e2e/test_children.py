@@ -20,7 +20,7 @@ from tests.e2e.running import PYTHON_ENVIRONMENT, Plane, running_plane, spawn, s
 from tests.ports import free_port
 from tests.waiting import until
 
-from sliceplane.shell.process.identity import ProcessIdentity, identity
+from sliceplane.kit.io.identity import ProcessIdentity, identity
 
 CHILDREN = ("--dns", "127.0.0.1:0", "--xds", "127.0.0.1:0")
 
@@ -212,9 +212,9 @@ def test_what_is_in_the_way_of_a_start_is_named(tmp_path: Path) -> None:
 def test_a_worker_in_the_middle_of_a_job_ends_with_its_server() -> None:
     script = (
         "import subprocess, sys, time\n"
-        "from sliceplane.shell.process.lifeline import lifeline\n"
+        "from sliceplane.kit.io.lifeline import lifeline\n"
         "environment, descriptors, _ = lifeline()\n"
-        "worker = subprocess.Popen((sys.executable, '-m', 'sliceplane.shell.server.heavy.worker'), env=environment,\n"
+        "worker = subprocess.Popen((sys.executable, '-m', 'sliceplane.server.io.heavy.worker'), env=environment,\n"
         "                          pass_fds=descriptors, stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
         "print(worker.pid, flush=True)\n"
         "time.sleep(600)\n"

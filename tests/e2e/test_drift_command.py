@@ -18,9 +18,9 @@ from tests.waiting import until
 from sliceplane.api.codec import decode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.informer.cache import Change, Mark
-from sliceplane.proxy.progress import Progress
-from sliceplane.proxy.selections import ALL
+from sliceplane.consume.progress import Progress
+from sliceplane.consume.selections import ALL
+from sliceplane.watch.cache import Change, Mark
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

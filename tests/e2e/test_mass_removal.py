@@ -28,15 +28,15 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import ListPage, Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.informer.cache import Change
+from sliceplane.diagnose.io.guarding import release_holds
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.hosting.host import ControllerHost
-from sliceplane.shell.tools.guarding import release_holds
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import from_file
-from sliceplane.shell.transport.reflect import RunningInformer
 from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, HOLD
+from sliceplane.watch.cache import Change
+from sliceplane.watch.hosting.host import ControllerHost
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import from_file
+from sliceplane.watch.io.reflect import RunningInformer
 
 COUNT = 12
 ALIVE = {f"web-{number}" for number in range(COUNT)}

@@ -17,7 +17,7 @@ from tests.e2e.running import Plane, spawn
 from tests.recorder.test_encoding import plain_text
 from tests.waiting import until
 
-from sliceplane.recorder.file import read_lines
+from sliceplane.watch.recorder.file import read_lines
 
 pytestmark = pytest.mark.kubectl
 SECRET = "hunter22"

@@ -22,10 +22,10 @@ from tests.e2e.running import ROOT, Plane, running_plane
 from tests.e2e.test_kill9 import Api
 from tests.waiting import until
 
-from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.datadir import DataDir
-from sliceplane.shell.server.storage.sqlite import SqliteBackend
-from sliceplane.store.backend import REVISIONS_BEYOND
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.server.io.datadir import DataDir
+from sliceplane.server.io.storage.sqlite import SqliteBackend
+from sliceplane.server.store.backend import REVISIONS_BEYOND
 
 PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 MAPS = "/api/v1/namespaces/default/configmaps"

@@ -11,10 +11,10 @@ import pytest
 
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.endpoints.mirroring.engine import MirrorEngine
-from sliceplane.endpoints.mirroring.service import MirrorLimits
-from sliceplane.endpoints.mirroring.writes import Notice
-from sliceplane.endpoints.subsets import shares
+from sliceplane.slices.endpoints.mirroring.engine import MirrorEngine
+from sliceplane.slices.endpoints.mirroring.service import MirrorLimits
+from sliceplane.slices.endpoints.mirroring.writes import Notice
+from sliceplane.slices.endpoints.subsets import shares
 
 MILLION = 1_000_000
 PORTS = (CoreEndpointPort(port=80),)

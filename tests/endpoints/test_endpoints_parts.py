@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset
 from sliceplane.api.meta import ObjectReference
-from sliceplane.endpoints.subsets import (
+from sliceplane.slices.content import Port
+from sliceplane.slices.endpoints.subsets import (
     ADDRESSES_MAX,
     AddressKey,
     Capacity,
@@ -24,7 +25,6 @@ from sliceplane.endpoints.subsets import (
     shares,
     text_of,
 )
-from sliceplane.slices.content import Port
 
 
 def pod_ref(uid: str, version: str = "") -> ObjectReference:

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 from tests.slices.fake_cluster import make_pod, make_service
 
-from sliceplane.endpoints import members
-from sliceplane.endpoints.members import EndpointsMembers
-from sliceplane.endpoints.shape import endpoints_shape
-from sliceplane.endpoints.subsets import ADDRESSES_MAX, Capacity, render
+from sliceplane.slices.endpoints import members
+from sliceplane.slices.endpoints.members import EndpointsMembers
+from sliceplane.slices.endpoints.shape import endpoints_shape
+from sliceplane.slices.endpoints.subsets import ADDRESSES_MAX, Capacity, render
 from sliceplane.slices.facts import PodFacts
 
 SHAPE = endpoints_shape(make_service(), skip_mirror=False)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, OwnerReference
-from sliceplane.endpoints.mirroring.desired import MirrorGroup, SliceMeta, comparable, content_of, identity_of
-from sliceplane.endpoints.mirroring.packing import Arrangement, packed
+from sliceplane.slices.endpoints.mirroring.desired import MirrorGroup, SliceMeta, comparable, content_of, identity_of
+from sliceplane.slices.endpoints.mirroring.packing import Arrangement, packed
 
 OWNER = OwnerReference(api_version="v1", kind="Endpoints", name="web", uid="u", controller=True)
 WANTED = SliceMeta({"a": "b"}, None, OWNER)

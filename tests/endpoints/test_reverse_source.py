@@ -13,8 +13,8 @@ from tests.effort import effort
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Endpoints
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.endpoints.reverse import ReverseSource, view_of
-from sliceplane.endpoints.subsets import text_of
+from sliceplane.slices.endpoints.reverse import ReverseSource, view_of
+from sliceplane.slices.endpoints.subsets import text_of
 
 Document = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.endpoints_audit.audit import Auditor, confirmed
-from sliceplane.endpoints_audit.judge import CONTROLLERS, FLEETING, key_of
+from sliceplane.diagnose.audit.audit import Auditor, confirmed
+from sliceplane.diagnose.audit.judge import CONTROLLERS, FLEETING, key_of
 
 MIRRORING = "endpointslicemirroring-controller.k8s.io"
 Document = dict[str, Any]

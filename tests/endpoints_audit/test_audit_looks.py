@@ -12,10 +12,10 @@ from tests.fakes.fake_api import FakeApi
 from sliceplane.api.errors import StatusError, expired
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
-from sliceplane.endpoints_audit.judge import key_of
-from sliceplane.shell.tools import endpoints_audit
-from sliceplane.shell.tools.endpoints_audit import LISTS_MAX, audit, read_log
-from sliceplane.shell.transport.base import ListPage
+from sliceplane.diagnose.audit.judge import key_of
+from sliceplane.diagnose.io import endpoints_audit
+from sliceplane.diagnose.io.endpoints_audit import LISTS_MAX, audit, read_log
+from sliceplane.watch.io.base import ListPage
 
 GONE = expired("The provided continue parameter is too old to display a consistent list result.")
 

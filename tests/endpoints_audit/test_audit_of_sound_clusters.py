@@ -12,8 +12,8 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods,
 from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
-from sliceplane.endpoints_audit.audit import Auditor
-from sliceplane.sim.cluster import Cluster
+from sliceplane.diagnose.audit.audit import Auditor
+from sliceplane.lab.sim.cluster import Cluster
 
 #: true of every history here: users' Endpoints without Service, Pods without the port that a Service names, and a test
 #: that writes without a manager's name

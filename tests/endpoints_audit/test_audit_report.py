@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sliceplane.endpoints_audit.addresses import READY, WAITING, pack, packed, spelled, unpack
-from sliceplane.endpoints_audit.audit import Auditor
-from sliceplane.endpoints_audit.judge import key_of
-from sliceplane.endpoints_audit.text import as_text
-from sliceplane.endpoints_audit.usage import CLIENTS_MAX, OBJECTS_MAX, AuditLogUsage
-from sliceplane.endpoints_audit.verdict import Report, report
-from sliceplane.findings.text import ALIKE_MAX
+from sliceplane.api.findings.text import ALIKE_MAX
+from sliceplane.diagnose.audit.addresses import READY, WAITING, pack, packed, spelled, unpack
+from sliceplane.diagnose.audit.audit import Auditor
+from sliceplane.diagnose.audit.judge import key_of
+from sliceplane.diagnose.audit.text import as_text
+from sliceplane.diagnose.audit.usage import CLIENTS_MAX, OBJECTS_MAX, AuditLogUsage
+from sliceplane.diagnose.audit.verdict import Report, report
 
 Document = dict[str, Any]
 

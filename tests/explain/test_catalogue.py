@@ -8,8 +8,8 @@ import pytest
 import tests.explain.faults
 from tests.explain.world import NEARLY, PLANTED, YOUNG, Fault, healthy
 
-from sliceplane.explain.text import as_text
-from sliceplane.findings.codes import catalogue
+from sliceplane.api.findings.codes import catalogue
+from sliceplane.diagnose.explain.text import as_text
 
 assert tests.explain.faults, "importing it fills the lists"
 ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")

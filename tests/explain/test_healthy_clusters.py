@@ -6,7 +6,7 @@ import pytest
 from tests.effort import scaled
 from tests.explain.clusters import healthy_cluster
 
-from sliceplane.explain.question import ExplainQuestion
+from sliceplane.diagnose.explain.question import ExplainQuestion
 from sliceplane.kit.rng import Rng
 
 SERVICES = 50

@@ -9,8 +9,8 @@ from tests.explain.faults.probes import a_port_that_is_not_declared_refuses
 from tests.explain.world import add_pod, healthy, write_slice
 
 from sliceplane.api.requests import PortProbe
-from sliceplane.explain.case import TARGETS_MAX
-from sliceplane.shell.transport.base import connect
+from sliceplane.diagnose.explain.case import TARGETS_MAX
+from sliceplane.watch.io.base import connect
 
 
 def test_a_refusal_makes_a_port_that_nobody_declares_certain() -> None:

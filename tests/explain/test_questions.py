@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.explain.world import World, add_pod, add_service, ago, healthy, write_slice
 
-from sliceplane.explain.question import ExplainQuestion, Explanation
-from sliceplane.explain.text import as_list, as_text
+from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
+from sliceplane.diagnose.explain.text import as_list, as_text
 
 
 def test_evidence_names_the_manager_that_wrote_the_field_last() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.explain.world import World, add_pod, ago, healthy, owner, write_slice
 
-from sliceplane.explain.question import ExplainQuestion
-from sliceplane.external.registration import MANAGED_BY as AGENTS
-from sliceplane.findings.finding import Finding
+from sliceplane.api.findings.finding import Finding
+from sliceplane.consume.agents.registration import MANAGED_BY as AGENTS
+from sliceplane.diagnose.explain.question import ExplainQuestion
 
 NAMED = '[{"op":"add","path":"/ports/0/name","value":"http"}]'
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"

@@ -9,9 +9,9 @@ import tests.explain.faults
 from tests.effort import scaled
 from tests.explain.world import NEARLY, PLANTED, AuditFault, Fault, World, healthy
 
-from sliceplane.explain.objects import READABLES
-from sliceplane.explain.question import ExplainQuestion, Explanation
-from sliceplane.explain.text import as_text
+from sliceplane.diagnose.explain.objects import READABLES
+from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
+from sliceplane.diagnose.explain.text import as_text
 
 assert tests.explain.faults, "importing it fills the lists"
 PLURALS = sorted({readable.resource.plural for readable in READABLES})

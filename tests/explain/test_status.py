@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 from tests.explain.world import READINGS_MAX, World, ago, healthy
 
-from sliceplane.explain.investigation import FORBIDDEN, Investigation
-from sliceplane.explain.objects import LEASES, NODES
-from sliceplane.explain.question import ExplainQuestion
-from sliceplane.explain.scrape import samples
-from sliceplane.explain.status import Part, PlaneStatus, ReadPage, StatusFacts
-from sliceplane.explain.status_parts import status
-from sliceplane.explain.text import status_as_text
+from sliceplane.diagnose.explain.investigation import FORBIDDEN, Investigation
+from sliceplane.diagnose.explain.objects import LEASES, NODES
+from sliceplane.diagnose.explain.question import ExplainQuestion
+from sliceplane.diagnose.explain.scrape import samples
+from sliceplane.diagnose.explain.status import Part, PlaneStatus, ReadPage, StatusFacts
+from sliceplane.diagnose.explain.status_parts import status
+from sliceplane.diagnose.explain.text import status_as_text
 
 METRICS = """\
 # HELP workqueue_depth Keys that wait for a worker.

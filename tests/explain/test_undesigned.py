@@ -19,7 +19,7 @@ from tests.explain.world import (
     write_slice,
 )
 
-from sliceplane.explain.question import ClientPlace, ExplainQuestion
+from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
 
 CART = ExplainQuestion("service", "cart", "shop")
 EXCLUDED = "node.kubernetes.io/exclude-from-external-load-balancers"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from tests.explain.world import NOW, World, healthy
 
-from sliceplane.explain.investigation import Investigation
-from sliceplane.explain.question import ExplainQuestion
+from sliceplane.diagnose.explain.investigation import Investigation
+from sliceplane.diagnose.explain.question import ExplainQuestion
 
 #: helm wrote the Service an hour ago (``tests.explain.world``)
 HELM = NOW - 3600

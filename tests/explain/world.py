@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from sliceplane.api.findings.finding import Finding
 from sliceplane.api.requests import ProbeOutcome, Selection
 from sliceplane.api.scheme import Resource
-from sliceplane.endpoints_audit.audit import Auditor
-from sliceplane.endpoints_audit.verdict import Report, report
-from sliceplane.explain import objects
-from sliceplane.explain.investigation import FORBIDDEN, Investigation
-from sliceplane.explain.kernel import KernelFacts
-from sliceplane.explain.question import ExplainQuestion, Explanation
-from sliceplane.findings.finding import Finding
+from sliceplane.diagnose.audit.audit import Auditor
+from sliceplane.diagnose.audit.verdict import Report, report
+from sliceplane.diagnose.explain import objects
+from sliceplane.diagnose.explain.investigation import FORBIDDEN, Investigation
+from sliceplane.diagnose.explain.kernel import KernelFacts
+from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
 from sliceplane.kit.times import format_time
 
 Doc = dict[str, Any]

@@ -7,24 +7,24 @@ from typing import Any
 
 from tests.sim.stage import Stage
 
+from sliceplane.agent.controller import AgentController
+from sliceplane.agent.endpoints_controller import ExternalEndpointsController
+from sliceplane.agent.tenure import AgentConfig, LeaseTerms
 from sliceplane.api.core import Lease
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, Leases, Roles, Services
-from sliceplane.controllers.external_agent import AgentController
-from sliceplane.controllers.external_endpoints import ExternalEndpointsController
-from sliceplane.external.checks import CheckSpec
-from sliceplane.external.registration import (
+from sliceplane.consume.agents.checks import CheckSpec
+from sliceplane.consume.agents.registration import (
     ANNOTATION_CIDRS,
     ANNOTATION_SERVICES,
     LABEL_AGENT,
     AgentPort,
     Registration,
 )
-from sliceplane.external.tenure import AgentConfig, LeaseTerms
 from sliceplane.kit.rng import Rng
-from sliceplane.sim.network import Answer, Network
-from sliceplane.sim.process import Process
+from sliceplane.lab.sim.network import Answer, Network
+from sliceplane.lab.sim.process import Process
 
 TCP = CheckSpec(kind="tcp", period_s=2.0)
 

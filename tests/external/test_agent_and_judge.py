@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from tests.external.farm import Farm
 from tests.sim.test_guard import SimulatedClient
 
+from sliceplane.agent.controller import AgentController
+from sliceplane.agent.judge import LeaseJudge
+from sliceplane.agent.tenure import AgentConfig
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, ServiceAccounts, ServiceCIDRs, Services
-from sliceplane.controllers.external_agent import AgentController
-from sliceplane.external.checks import CheckSpec
-from sliceplane.external.judge import LeaseJudge
-from sliceplane.external.registration import ANNOTATION_REFUSED, ANNOTATION_STATE, AgentPort
-from sliceplane.external.tenure import AgentConfig
+from sliceplane.consume.agents.checks import CheckSpec
+from sliceplane.consume.agents.registration import ANNOTATION_REFUSED, ANNOTATION_STATE, AgentPort
+from sliceplane.diagnose.io.guarding import read_held, release_holds
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.tools.guarding import read_held, release_holds
 
 _A = "192.0.2.10"
 _READY = {"ready": True, "serving": True, "terminating": False}

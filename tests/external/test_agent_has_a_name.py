@@ -7,15 +7,15 @@ from tests.external.farm import Farm
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
-from sliceplane.controllers.base import ControllerInfo, Done, Work
 from sliceplane.dns.clients import AnswerConfig
 from sliceplane.dns.server import NameServer
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.dns.wire import A, labels_of, name_of
-from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.sim.network import LATENCY_MAX_S
-from sliceplane.sim.process import Process
+from sliceplane.lab.sim.network import LATENCY_MAX_S
+from sliceplane.lab.sim.process import Process
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Work
 
 BUDGET_S = 0.05
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.external.checks import HELD_BASE_S, HELD_MAX_S, CheckSpec, Health
+from sliceplane.consume.agents.checks import HELD_BASE_S, HELD_MAX_S, CheckSpec, Health
 
 
 def _look(health: Health, passed: bool, now: float) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from tests.external.farm import Farm
 
+from sliceplane.agent.judge import LeaseJudge
+from sliceplane.agent.refusals import PROBES_MAX, AgentRefusals
 from sliceplane.api.discovery import EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Leases, Namespaces, Nodes, Roles
-from sliceplane.external.grants import AgentGrant, Marks, parse_networks, read_grant
-from sliceplane.external.judge import LeaseJudge
-from sliceplane.external.refusals import PROBES_MAX, AgentRefusals
-from sliceplane.external.registration import (
+from sliceplane.consume.agents.grants import AgentGrant, Marks, parse_networks, read_grant
+from sliceplane.consume.agents.registration import (
     ANNOTATION_REFUSED,
     ANNOTATION_STATE,
     LABEL_AGENT,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 from tests.external.farm import Agent, Farm
 
-from sliceplane.external.judge import HOLD_S, STEP_S
+from sliceplane.agent.judge import HOLD_S, STEP_S
 from sliceplane.kit.rng import Rng
 
 _READY_S = 40.0  # a foreign Lease is watched, and a write that got lost is tried again after 40 s

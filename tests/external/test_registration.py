@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from sliceplane.external.agent_file import AgentFileError, read_agent_file
-from sliceplane.external.checks import CheckSpec
-from sliceplane.external.registration import AgentPort, Registration, conditions, slice_name
-from sliceplane.external.rights import grants
+from sliceplane.agent.agent_file import AgentFileError, read_agent_file
+from sliceplane.agent.rights import grants
+from sliceplane.consume.agents.checks import CheckSpec
+from sliceplane.consume.agents.registration import AgentPort, Registration, conditions, slice_name
 from sliceplane.kit.ip import FAMILIES
 
 

@@ -27,7 +27,7 @@ from tests.fakes.fake_api import FakeApi
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import RESOURCES, Resource, Services
-from sliceplane.proxy.progress import ANNOTATION_PROGRESS, COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
+from sliceplane.consume.progress import ANNOTATION_PROGRESS, COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
 from sliceplane.slices.guard import REASON_HELD
 
 TOKEN: Final = "a-secret-of-the-kubeconfig"

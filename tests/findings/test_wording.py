@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.explain.world import NEARLY, PLANTED, Fault
 
-from sliceplane.findings.finding import Finding
-from sliceplane.findings.wording import count, nearest, no_such, part, plural, some, verb
+from sliceplane.api.findings.finding import Finding
+from sliceplane.api.findings.wording import count, nearest, no_such, part, plural, some, verb
 
 assert tests.explain.faults, "importing it fills the lists"
 NUMBERS = st.integers(min_value=0, max_value=10**7)

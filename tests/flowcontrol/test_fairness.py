@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
 
-from sliceplane.flowcontrol.control import FlowControl
-from sliceplane.flowcontrol.defaults import LEVELS
-from sliceplane.flowcontrol.seats import AHEAD_S_MAX, SeatTicket
-from sliceplane.flowcontrol.types import Asked, Flow
+from sliceplane.server.fairness.control import FlowControl
+from sliceplane.server.fairness.defaults import LEVELS
+from sliceplane.server.fairness.seats import AHEAD_S_MAX, SeatTicket
+from sliceplane.server.fairness.types import Asked, Flow
 
 EVERYBODY = "system:authenticated"
 ACCOUNTS = ("system:serviceaccounts", EVERYBODY)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.effort import machine
 
-from sliceplane.flowcontrol.seats import AHEAD_S_MAX, COST_S_MIN, SchemaTally, Seats, SeatTicket
-from sliceplane.flowcontrol.types import Flow, Level, Schema, Subject
+from sliceplane.server.fairness.seats import AHEAD_S_MAX, COST_S_MIN, SchemaTally, Seats, SeatTicket
+from sliceplane.server.fairness.types import Flow, Level, Schema, Subject
 
 LEVELS = (
     Level(name="lends", shares=4, lendable_percent=75, queues=2, hand_size=1, queue_length=3),

@@ -17,24 +17,24 @@ from tests.registry.conftest import begin
 
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, SERVED
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import NoTokens, User
-from sliceplane.shell.server.heavy.service import Heavy
-from sliceplane.shell.server.monitoring.metrics import ServerMetrics
-from sliceplane.shell.server.nonresource.discovery import Discovery
-from sliceplane.shell.server.nonresource.pages import HealthChecks
-from sliceplane.shell.server.requests import app as app_module
-from sliceplane.shell.server.requests.app import ApiServer, Services
-from sliceplane.shell.server.requests.auth import Certificate, Tokens
-from sliceplane.shell.server.requests.limits import Limits
-from sliceplane.shell.server.requests.reports import HeldReports
-from sliceplane.shell.server.requests.resources import ResourceHandlers
-from sliceplane.shell.server.requests.timers import HubTicker, Revocation
-from sliceplane.shell.server.requests.watch import WatchHandler
-from sliceplane.shell.server.storage.committer import Committer
-from sliceplane.shell.server.storage.own import MemoryBackend
-from sliceplane.store.hub import Hub
+from sliceplane.server.io.heavy.service import Heavy
+from sliceplane.server.io.monitoring.metrics import ServerMetrics
+from sliceplane.server.io.nonresource.discovery import Discovery
+from sliceplane.server.io.nonresource.pages import HealthChecks
+from sliceplane.server.io.requests import app as app_module
+from sliceplane.server.io.requests.app import ApiServer, Services
+from sliceplane.server.io.requests.auth import Certificate, Tokens
+from sliceplane.server.io.requests.limits import Limits
+from sliceplane.server.io.requests.reports import HeldReports
+from sliceplane.server.io.requests.resources import ResourceHandlers
+from sliceplane.server.io.requests.timers import HubTicker, Revocation
+from sliceplane.server.io.requests.watch import WatchHandler
+from sliceplane.server.io.storage.committer import Committer
+from sliceplane.server.io.storage.own import MemoryBackend
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import NoTokens, User
+from sliceplane.server.store.hub import Hub
 
 NOW = 1_800_000_000.0
 ADMIN = User(name="fuzzer", groups=("system:masters", "system:authenticated"))

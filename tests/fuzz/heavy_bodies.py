@@ -9,8 +9,8 @@ from typing import Any
 from tests.fuzz.application import Ask
 from tests.fuzz.requests import JSON, PROTOBUF, YAML
 
-from sliceplane.documents import protobuf
-from sliceplane.shell.server.requests.request import BODY_BYTES_MAX
+from sliceplane.server.documents import protobuf
+from sliceplane.server.io.requests.request import BODY_BYTES_MAX
 
 DEFAULT = "/api/v1/namespaces/default"
 CONFIG_MAPS, ENDPOINTS, PODS = f"{DEFAULT}/configmaps", f"{DEFAULT}/endpoints", f"{DEFAULT}/pods"

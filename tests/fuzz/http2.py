@@ -13,9 +13,9 @@ from msgspec.structs import astuple
 from tests.fuzz.cases_of_seconds import run_cases
 from tests.http2.frames_of_a_client import OPENING, POST, block, headers, message, sent
 
-from sliceplane.http2 import frames
-from sliceplane.http2.grpc import CallEvent, CallMessage, CallOpened, GrpcConnection
-from sliceplane.http2.limits import PARTIAL_BYTES_MAX, STREAMS_MAX
+from sliceplane.kit.http2 import frames
+from sliceplane.kit.http2.grpc import CallEvent, CallMessage, CallOpened, GrpcConnection
+from sliceplane.kit.http2.limits import PARTIAL_BYTES_MAX, STREAMS_MAX
 
 _VALUES = ("", "x", " x", "x" * 300, "application/grpc", "5S", "gzip", "-1", "18446744073709551616", "a\0b", "trailers")
 _NAMES = (":path", ":method", "te", "content-length", "grpc-timeout", "grpc-encoding", "connection", "X", "name", "")

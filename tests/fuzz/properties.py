@@ -21,7 +21,7 @@ from tests.fuzz.application import Answer, Application, Ask, OpenWatch
 from tests.fuzz.requests import JSON, PROTOBUF, YAML
 
 from sliceplane.api.scheme import by_kind
-from sliceplane.documents import protobuf
+from sliceplane.server.documents import protobuf
 
 #: parts of messages that Kubernetes gives with a 500, without a reason, to what is a client's mistake (B4, B6, B7)
 QUIRKS = (

@@ -17,8 +17,8 @@ from tests.fuzz.application import Ask
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource, by_kind
-from sliceplane.documents import protobuf, schema
 from sliceplane.kit.protobuf import varint
+from sliceplane.server.documents import protobuf, schema
 
 CORPUS = Path(__file__).parent / "corpus"
 OBJECTS: list[dict[str, Any]] = [json.loads(line) for line in (CORPUS / "objects.jsonl").read_text().splitlines()]

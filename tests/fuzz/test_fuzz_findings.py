@@ -11,8 +11,8 @@ from tests.fuzz.application import Answer, Application, Ask
 from tests.fuzz.cases import check, check_watches
 from tests.fuzz.requests import JSON, PROTOBUF, YAML
 
-from sliceplane.documents import protobuf
 from sliceplane.kit.times import format_time, parse_time
+from sliceplane.server.documents import protobuf
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 SECRETS = "/api/v1/namespaces/default/secrets"

@@ -10,8 +10,8 @@ from tests.fuzz import requests
 from tests.fuzz.application import Answer, Application, Ask
 from tests.fuzz.cases import check_watches
 
-from sliceplane.shell.server.heavy.pool import Inline
-from sliceplane.shell.server.heavy.service import Heavy
+from sliceplane.server.io.heavy.pool import Inline
+from sliceplane.server.io.heavy.service import Heavy
 
 BLOCKS, CASES, REQUESTS = 4, 8, 40
 #: of those, the ones that ``make soak`` adds

@@ -16,9 +16,9 @@ from tests.fuzz.requests import JSON, PROTOBUF, YAML
 from tests.fuzz.watchdog import Watchdog, watching
 
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.registry.types import Body, Context, Target, WriteOptions
-from sliceplane.shell.server.heavy.pool import Inline
-from sliceplane.shell.server.heavy.service import Heavy
+from sliceplane.server.io.heavy.pool import Inline
+from sliceplane.server.io.heavy.service import Heavy
+from sliceplane.server.registry.types import Body, Context, Target, WriteOptions
 
 CASES = 8
 TRIES = 3

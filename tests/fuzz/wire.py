@@ -26,7 +26,7 @@ from tests.fuzz import requests
 from tests.fuzz.application import Ask
 from tests.fuzz.properties import EXHAUSTED, QUIRKS
 
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.kubeconfig import load
 
 ANSWER_SECONDS_MAX = 40.0
 CLIENTS = 6

@@ -19,14 +19,14 @@ from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Namespaces
-from sliceplane.documents import protobuf, strict
-from sliceplane.documents.protobuf import supports
-from sliceplane.documents.table import build
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.kinds import kind_of
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import Body, WriteOptions
-from sliceplane.store.mvcc import Store
+from sliceplane.server.documents import protobuf, strict
+from sliceplane.server.documents.protobuf import supports
+from sliceplane.server.documents.table import build
+from sliceplane.server.registry.kinds import kind_of
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import Body, WriteOptions
+from sliceplane.server.store.mvcc import Store
 
 #: an answer may say again what was sent and what is there, in a few ways, and this much of its own
 ANSWER_BYTES_MAX: Final = 1 << 20

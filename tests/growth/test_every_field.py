@@ -19,7 +19,7 @@ from tests.growth.measure import assert_linear
 from tests.growth.shapes import VARIANTS, WRITTEN, LongField, Variant
 
 from sliceplane.api.scheme import Resource
-from sliceplane.shell.server.requests.request import BODY_BYTES_MAX
+from sliceplane.server.io.requests.request import BODY_BYTES_MAX
 
 _SIZE: Final = 1200
 _SOAK_SIZE: Final = 4000

@@ -20,14 +20,14 @@ from sliceplane.api.scheme import (
     Pods,
     Services,
 )
-from sliceplane.controllers.emulation.rollout import resolve
-from sliceplane.documents import protobuf, strict
-from sliceplane.documents.fields import sets
-from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
-from sliceplane.documents.table import build
+from sliceplane.emulation.rollout import resolve
 from sliceplane.kit.protobuf import framed
-from sliceplane.registry.kinds.endpoints import ENDPOINTS
-from sliceplane.registry.kinds.pod import POD
+from sliceplane.kit.yaml_documents import YamlError, parse_yaml
+from sliceplane.server.documents import protobuf, strict
+from sliceplane.server.documents.fields import sets
+from sliceplane.server.documents.table import build
+from sliceplane.server.registry.kinds.endpoints import ENDPOINTS
+from sliceplane.server.registry.kinds.pod import POD
 
 _CONTAINER: Final = {"name": "c", "image": "i"}
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.slices.test_plugin_hints import Plane
 
-from sliceplane.heuristics.asking import problem_of_heuristic
-from sliceplane.heuristics.shipped import SHIPPED
-from sliceplane.heuristics.types import HINTS_MAX
-from sliceplane.testing.heuristics import QUESTIONS
+from sliceplane.lab.testing.heuristics import QUESTIONS
+from sliceplane.slices.heuristics.asking import problem_of_heuristic
+from sliceplane.slices.heuristics.shipped import SHIPPED
+from sliceplane.slices.heuristics.types import HINTS_MAX
 
 PAGE = (Path(__file__).parents[2] / "docs" / "heuristics.md").read_text(encoding="utf-8")
 _EXAMPLE = re.compile(r"<!-- example (\w+) -->\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -48,7 +48,7 @@ def test_it_gives_hints(examples: dict[str, Any]) -> None:
 
 def test_its_entry_point_is_its_name(examples: dict[str, Any]) -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    (point,) = tomllib.loads(text)["project"]["entry-points"]["sliceplane.heuristics"].items()
+    (point,) = tomllib.loads(text)["project"]["entry-points"]["sliceplane.slices.heuristics"].items()
     assert point == ("example.com/CheapestToo", "cheapest_too:CheapestToo")
     assert problem_of_heuristic(examples["CheapestToo"](), point[0]) == ""
 

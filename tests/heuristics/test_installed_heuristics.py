@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.heuristics.shipped import SHIPPED
-from sliceplane.shell.hosting.heuristics import InstalledHeuristics
+from sliceplane.controllers.io.heuristics import InstalledHeuristics
+from sliceplane.slices.heuristics.shipped import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 GOOD = """
-from sliceplane.heuristics.types import Hints
+from sliceplane.slices.heuristics.types import Hints
 class Nearest:
     name = "example.com/Nearest"
     kind = "local"
@@ -48,7 +48,7 @@ def package(folder: Path, name: str, *points: str) -> None:
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[sliceplane.heuristics]\n" + "\n".join(points) + "\n")
+    (info / "entry_points.txt").write_text("[sliceplane.slices.heuristics]\n" + "\n".join(points) + "\n")
 
 
 def test_one_is_found_and_made_once(installed: InstalledHeuristics) -> None:
@@ -98,7 +98,7 @@ def test_ours_need_no_package_and_cannot_be_replaced(installed: InstalledHeurist
 def test_a_start_reads_no_packages() -> None:
     """The scan costs milliseconds for each hundred packages: it is left until somebody asks."""
     script = (
-        "import sys; from sliceplane.shell.hosting.heuristics import InstalledHeuristics as I; i = I();"
+        "import sys; from sliceplane.controllers.io.heuristics import InstalledHeuristics as I; i = I();"
         "i.find('sliceplane.dev/Balanced'); print(i._points)"
     )
     environment = {"PYTHONPATH": str(ROOT / "src")}

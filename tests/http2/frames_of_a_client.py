@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from hpack import Encoder
 
-from sliceplane.http2 import frames
-from sliceplane.http2.grpc import GrpcConnection
+from sliceplane.kit.http2 import frames
+from sliceplane.kit.http2.grpc import GrpcConnection
 
 Pairs = Iterable[tuple[str, str]]
 

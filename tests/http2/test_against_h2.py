@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.effort import effort
 from tests.http2.frames_of_a_client import POST, message
 
-from sliceplane.http2.grpc import CallHalfClosed, CallMessage, CallOpened, GrpcConnection
+from sliceplane.kit.http2.grpc import CallHalfClosed, CallMessage, CallOpened, GrpcConnection
 
 
 class Ends:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.effort import effort
 from tests.http2.frames_of_a_client import POST, SentFrame, data, drained, headers, message, opened
 
-from sliceplane.http2 import frames
-from sliceplane.http2.frames import frame
-from sliceplane.http2.grpc import CallClosed, CallHalfClosed, CallMessage, CallOpened, GrpcConnection
+from sliceplane.kit.http2 import frames
+from sliceplane.kit.http2.frames import frame
+from sliceplane.kit.http2.grpc import CallClosed, CallHalfClosed, CallMessage, CallOpened, GrpcConnection
 
 
 def answer(found: list[SentFrame]) -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.http2.frames_of_a_client import POST, block, data, drained, headers, message, opened, sent
 
-from sliceplane.http2 import frames
-from sliceplane.http2.frames import ErrorCode, frame
-from sliceplane.http2.grpc import CallClosed, CallOpened, GrpcConnection
-from sliceplane.http2.limits import (
+from sliceplane.kit.http2 import frames
+from sliceplane.kit.http2.frames import ErrorCode, frame
+from sliceplane.kit.http2.grpc import CallClosed, CallOpened, GrpcConnection
+from sliceplane.kit.http2.limits import (
     BLOCK_FRAMES_MAX,
     BURST,
     IDLE_S_MAX,

@@ -7,10 +7,10 @@ import struct
 import pytest
 from tests.http2.frames_of_a_client import OPENING, POST, block, data, drained, headers, message, opened, sent
 
-from sliceplane.http2 import frames
-from sliceplane.http2.frames import ErrorCode, frame
-from sliceplane.http2.grpc import GrpcConnection
-from sliceplane.http2.limits import CONNECTION_WINDOW, STREAM_WINDOW
+from sliceplane.kit.http2 import frames
+from sliceplane.kit.http2.frames import ErrorCode, frame
+from sliceplane.kit.http2.grpc import GrpcConnection
+from sliceplane.kit.http2.limits import CONNECTION_WINDOW, STREAM_WINDOW
 
 E = ErrorCode
 LARGE = b"x" * 16_384

@@ -13,10 +13,10 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.informer.actions import Action, Phase, StartList, StartWatch, StopWatch
-from sliceplane.informer.cache import Cache, Change
-from sliceplane.informer.reflector import Reflector
 from sliceplane.kit.rng import Rng
+from sliceplane.watch.actions import Action, Phase, StartList, StartWatch, StopWatch
+from sliceplane.watch.cache import Cache, Change
+from sliceplane.watch.reflector import Reflector
 
 
 @dataclass

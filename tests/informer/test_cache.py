@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sliceplane.api import codec
 from sliceplane.api.core import Pod
 from sliceplane.api.scheme import Pods
-from sliceplane.informer.cache import Cache, Change, Undecodable, Unreadable
+from sliceplane.watch.cache import Cache, Change, Undecodable, Unreadable
 
 
 def pod_body(name: str, *, uid: str = "u", version: int = 1, node: str = "", **extra: object) -> bytes:

@@ -11,10 +11,10 @@ from tests.growth.measure import GROWTH_MAX, Run, growth
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.informer.cache import Cache, Mark
-from sliceplane.informer.digest import Digest, digest_of
-from sliceplane.informer.reflector import Reflector
 from sliceplane.kit.rng import Rng
+from sliceplane.watch.cache import Cache, Mark
+from sliceplane.watch.digest import Digest, digest_of
+from sliceplane.watch.reflector import Reflector
 
 
 def thing(name: str, version: int | str) -> Object:

@@ -14,12 +14,12 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.requests import ListPage, Selection
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices
-from sliceplane.client.informer import Informer
-from sliceplane.informer.actions import StartList
-from sliceplane.informer.doubt import CONFIRM_BOUND_S, CONFIRM_PAUSE_S
+from sliceplane.consume.client.informer import Informer
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.node.inputs import Inputs
-from sliceplane.shell.transport.reflect import RunningInformer
+from sliceplane.node.io.inputs import Inputs
+from sliceplane.watch.actions import StartList
+from sliceplane.watch.doubt import CONFIRM_BOUND_S, CONFIRM_PAUSE_S
+from sliceplane.watch.io.reflect import RunningInformer
 
 NAMES = "abcdefgh"
 

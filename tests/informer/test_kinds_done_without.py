@@ -5,10 +5,10 @@ from __future__ import annotations
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import ServiceCIDRs
-from sliceplane.informer.actions import StartList
-from sliceplane.informer.cache import Cache
-from sliceplane.informer.reflector import Reflector
 from sliceplane.kit.rng import Rng
+from sliceplane.watch.actions import StartList
+from sliceplane.watch.cache import Cache
+from sliceplane.watch.reflector import Reflector
 
 
 def test_a_kind_that_an_older_cluster_lacks_is_looked_for_a_few_times_an_hour_and_is_never_stale() -> None:

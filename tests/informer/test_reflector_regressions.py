@@ -11,10 +11,10 @@ from tests.fakes.fake_api import FakeApi
 from sliceplane.api.errors import StatusError, internal, too_large_resource_version, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.informer.actions import Phase, StartList, StartWatch, StopWatch
-from sliceplane.informer.cache import Cache
-from sliceplane.informer.reflector import Reflector
 from sliceplane.kit.rng import Rng
+from sliceplane.watch.actions import Phase, StartList, StartWatch, StopWatch
+from sliceplane.watch.cache import Cache
+from sliceplane.watch.reflector import Reflector
 
 EXPIRED = StatusError(410, "Expired", "too old resource version")
 

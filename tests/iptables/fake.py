@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sliceplane.iptables.names import NAME_LENGTH_MAX
-from sliceplane.iptables.text import target_of
+from sliceplane.node.iptables.names import NAME_LENGTH_MAX
+from sliceplane.node.iptables.text import target_of
 
 BUILT_IN: Final = {
     "filter": ("INPUT", "FORWARD", "OUTPUT"),

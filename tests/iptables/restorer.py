@@ -10,11 +10,11 @@ from tests.iptables.trace import Outcome, Packet, Path, trace
 from tests.nft.machine import NODE, NODE_IP, AnyMachine
 from tests.nft.machine import Machine as NftMachine
 
-from sliceplane.iptables.found import parse_saved
-from sliceplane.iptables.table import IptablesTransaction, iptables_plane
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.node.iptables.found import parse_saved
+from sliceplane.node.iptables.table import IptablesTransaction, iptables_plane
+from sliceplane.node.plane import NodePlaneConfig
+from sliceplane.node.surroundings import RulesConfig
 
 Chance = dict[tuple[str, str, bool], Fraction]
 

@@ -14,10 +14,10 @@ from tests.nft.machine import DYING, GONE, NODE, NODE_IP, ep, make_slice, node, 
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.iptables.found import parse_saved, removal
-from sliceplane.iptables.layout import JUMPS
-from sliceplane.iptables.names import NAME_LENGTH_MAX, chain_name
-from sliceplane.proxy.model import ServiceKey, ServicePortName
+from sliceplane.consume.model import ServiceKey, ServicePortName
+from sliceplane.node.iptables.found import parse_saved, removal
+from sliceplane.node.iptables.layout import JUMPS
+from sliceplane.node.iptables.names import NAME_LENGTH_MAX, chain_name
 
 
 def unordered(tables: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:

@@ -7,10 +7,10 @@ import re
 import pytest
 from tests.nft.test_served import EMPTY, ONE, OUTSIDE, SEVERAL, STICKY, WHOLE, objects
 
-from sliceplane.iptables.served import served
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.proxy.served import ClusterDestination, ServedTarget
-from sliceplane.shell.node.render import render
+from sliceplane.consume.served import ClusterDestination, ServedTarget
+from sliceplane.node.io.render import render
+from sliceplane.node.iptables.served import served
+from sliceplane.node.plane import NodePlaneConfig
 
 #: as kube-proxy 1.36 has it, in both families
 OF_KUBE_PROXY = """\

@@ -19,13 +19,13 @@ from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
-from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.shell.node.kernel.backend import AnyBackend
-from sliceplane.shell.node.kernel.conntrack import Conntrack
-from sliceplane.shell.node.kernel.iptables_backend import Iptables
-from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.node.io.kernel.backend import AnyBackend
+from sliceplane.node.io.kernel.conntrack import Conntrack
+from sliceplane.node.io.kernel.iptables_backend import Iptables
+from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.watch.cache import Change
 
 SERVER = """
 import socket, sys, threading

@@ -1,12 +1,12 @@
-"""``nft.listing`` of a host's kernel."""
+"""``node.nft.listing`` of a host's kernel."""
 
 from __future__ import annotations
 
 from tests.kernel.netns import Host
 
-from sliceplane.nft import listing
-from sliceplane.nft.listing import Form, expected
-from sliceplane.nft.objects import TableRef
+from sliceplane.node.nft import listing
+from sliceplane.node.nft.listing import Form, expected
+from sliceplane.node.nft.objects import TableRef
 
 __all__ = ["expected", "listed"]
 

@@ -11,9 +11,9 @@ from tests.kernel.cluster import SERVER, VIP, Cluster, Mode, ask, make_slice, ru
 from tests.kernel.netns import Host, Net
 from tests.nft import machine
 
-from sliceplane.nft import table as nft_table
-from sliceplane.nft.netlink import clients as nft_clients
-from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.node.nft import table as nft_table
+from sliceplane.node.nft.netlink import clients as nft_clients
+from sliceplane.node.surroundings import RulesConfig
 
 pytestmark = pytest.mark.kernel
 

@@ -14,10 +14,10 @@ from tests.nft.machine import node
 from sliceplane.api import codec
 from sliceplane.api.core import Service, ServiceCIDR
 from sliceplane.api.scheme import Nodes
-from sliceplane.informer.cache import Change
-from sliceplane.shell.node.claims import ALL_NODES
-from sliceplane.shell.node.kernel.backend import KernelError
-from sliceplane.shell.node.kernel.modes import present
+from sliceplane.node.io.claims import ALL_NODES
+from sliceplane.node.io.kernel.backend import KernelError
+from sliceplane.node.io.kernel.modes import present
+from sliceplane.watch.cache import Change
 
 pytestmark = pytest.mark.kernel
 MODES: tuple[Mode, ...] = ("nftables", "iptables-nft", "iptables-legacy")

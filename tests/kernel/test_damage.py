@@ -17,11 +17,11 @@ from tests.waiting import eventually
 
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.objects import NftFamily, TableRef, Transaction
-from sliceplane.nft.table import NftPlane
-from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.shell.node.kernel.nft_netlink import generation
-from sliceplane.shell.node.timing import SUSPECT_PERIOD_S, ProxyTiming
+from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.node.io.kernel.nft_netlink import generation
+from sliceplane.node.io.timing import SUSPECT_PERIOD_S, ProxyTiming
+from sliceplane.node.nft.objects import NftFamily, TableRef, Transaction
+from sliceplane.node.nft.table import NftPlane
 
 pytestmark = pytest.mark.kernel
 

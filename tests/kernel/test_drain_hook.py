@@ -15,13 +15,13 @@ from tests.waiting import eventually
 from sliceplane.client import HttpClient, Pods, connect
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.node.drain_hook import DrainHook
-from sliceplane.shell.node.kernel.conntrack import Conntrack
-from sliceplane.shell.node.kernel.iptables_backend import Iptables
-from sliceplane.shell.node.kernel.netns import listening_in
-from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.node.io.drain_hook import DrainHook
+from sliceplane.node.io.kernel.conntrack import Conntrack
+from sliceplane.node.io.kernel.iptables_backend import Iptables
+from sliceplane.node.io.kernel.netns import listening_in
+from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.testing import Plane
+from sliceplane.watch.io.reflect import loop_clock
 
 pytestmark = pytest.mark.kernel
 

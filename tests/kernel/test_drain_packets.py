@@ -28,19 +28,19 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE_S, eventually
 
 from sliceplane.client import HttpClient, Pods
-from sliceplane.drain.answer import DrainedPod, sentence
+from sliceplane.consume.drain.answer import DrainedPod, sentence
+from sliceplane.consume.io.draining import DrainOptions, drain_pods
+from sliceplane.consume.io.telling import tell_progress
+from sliceplane.diagnose.io.drain_targets import find_pods
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.timing import ProxyTiming
-from sliceplane.shell.tools.drain_targets import find_pods
-from sliceplane.shell.tools.draining import DrainOptions, drain_pods
-from sliceplane.shell.transport import kubeconfig
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.transport.reflect import loop_clock
-from sliceplane.shell.transport.telling import tell_progress
+from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.io.timing import ProxyTiming
 from sliceplane.testing import Plane
+from sliceplane.watch.io import kubeconfig
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.reflect import loop_clock
 
 pytestmark = pytest.mark.kernel
 

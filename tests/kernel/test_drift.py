@@ -28,10 +28,10 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.scheme import EndpointSlices, EventsV1, Namespaces, Nodes, Services
 from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.shell.node.timing import ProxyTiming
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 pytestmark = pytest.mark.kernel
 
@@ -39,7 +39,7 @@ NODE = socket.gethostname().lower()
 #: ``sliceplane``, but that one event of its watches never arrives: the first that changes a slice to "lost"
 LOSSY = """
 import sys
-from sliceplane.informer.reflector import Reflector
+from sliceplane.watch.reflector import Reflector
 original, lost = Reflector.on_watch_event, []
 def on_watch_event(self, kind, body, now):
     if kind == "MODIFIED" and b'"lost":"yes"' in body and not lost:

@@ -13,13 +13,13 @@ from tests.kernel.netns import Host, Net
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.explain.kernel import KernelFacts
-from sliceplane.explain.question import ExplainQuestion
-from sliceplane.proxy.configuration.fields import Mode
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.proxy.served import ClusterDestination
-from sliceplane.proxy.snapshot import NodeObjects
-from sliceplane.shell.node.render import render
+from sliceplane.consume.served import ClusterDestination
+from sliceplane.diagnose.explain.kernel import KernelFacts
+from sliceplane.diagnose.explain.question import ExplainQuestion
+from sliceplane.node.configuration.fields import Mode
+from sliceplane.node.io.render import render
+from sliceplane.node.plane import NodePlaneConfig
+from sliceplane.node.snapshot import NodeObjects
 
 pytestmark = pytest.mark.kernel
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 READ = """
 import asyncio, sys, msgspec
 sys.path.insert(0, sys.argv[1])
-from sliceplane.shell.tools.kernel import read_kernel
+from sliceplane.diagnose.io.kernel import read_kernel
 print(msgspec.json.encode(asyncio.run(read_kernel())).decode())
 """
 LEGACY = ("iptables-legacy", "-t", "nat")

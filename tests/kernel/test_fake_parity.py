@@ -14,10 +14,11 @@ from tests.kernel.netns import Host, Net
 from tests.nft.fake import FakeError, FakeKernel
 from tests.nft.refusals import REF, REFUSED, SETUP
 
+from sliceplane.consume.model import ServiceKey
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects
-from sliceplane.nft.layout import CLUSTER_IPS, HAIRPIN, SERVICE_IPS
-from sliceplane.nft.objects import (
+from sliceplane.node.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects
+from sliceplane.node.nft.layout import CLUSTER_IPS, HAIRPIN, SERVICE_IPS
+from sliceplane.node.nft.objects import (
     Command,
     DnatTarget,
     NftContainer,
@@ -29,7 +30,7 @@ from sliceplane.nft.objects import (
     goto,
     jump,
 )
-from sliceplane.nft.statements import (
+from sliceplane.node.nft.statements import (
     AddressIn,
     Dnat,
     Drop,
@@ -42,8 +43,7 @@ from sliceplane.nft.statements import (
     Remember,
     SetMark,
 )
-from sliceplane.nft.table import NftRules
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.node.nft.table import NftRules
 
 pytestmark = pytest.mark.kernel
 

@@ -8,10 +8,10 @@ import time
 import pytest
 from tests.kernel.netns import Host, Net
 
+from sliceplane.consume.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName
-from sliceplane.shell.node.kernel.conntrack import Conntrack
+from sliceplane.node.conntrack import Expected
+from sliceplane.node.io.kernel.conntrack import Conntrack
 
 pytestmark = pytest.mark.kernel
 #: entries of a tenant whose Service has as many ports, each with an endpoint that is gone; those of others

@@ -27,11 +27,11 @@ from tests.waiting import eventually
 
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.shell.node.kernel.iptables_backend import Flavour, Iptables
-from sliceplane.shell.node.timing import ProxyTiming
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.node.io.kernel.iptables_backend import Flavour, Iptables
+from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.node.surroundings import RulesConfig
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 pytestmark = pytest.mark.kernel
 

@@ -16,8 +16,8 @@ from tests.waiting import eventually
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Services
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 pytestmark = pytest.mark.kernel
 

@@ -14,17 +14,17 @@ from tests.kernel.netns import Host, Net, run
 from tests.kernel.test_fake_parity import STRICTER, objects, some_targets
 from tests.nft.refusals import REF, REFUSED, SETUP
 
+from sliceplane.consume.model import ServiceKey
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.build import RuleChain, ServiceObjects
-from sliceplane.nft.netlink.batch import encode
-from sliceplane.nft.netlink.messages import Inexpressible
-from sliceplane.nft.objects import Command, NftRule, TableRef, Transaction, deletion
-from sliceplane.nft.statements import AddressIn, Drop, FromInterface, NftFamily
-from sliceplane.nft.table import NftRules
-from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.surroundings import Detector, Surroundings
-from sliceplane.shell.node.kernel.nft_backend import NftError, NftRunner
-from sliceplane.shell.node.kernel.nft_netlink import Channel, Messages
+from sliceplane.node.io.kernel.nft_backend import NftError, NftRunner
+from sliceplane.node.io.kernel.nft_netlink import Channel, Messages
+from sliceplane.node.nft.build import RuleChain, ServiceObjects
+from sliceplane.node.nft.netlink.batch import encode
+from sliceplane.node.nft.netlink.messages import Inexpressible
+from sliceplane.node.nft.objects import Command, NftRule, TableRef, Transaction, deletion
+from sliceplane.node.nft.statements import AddressIn, Drop, FromInterface, NftFamily
+from sliceplane.node.nft.table import NftRules
+from sliceplane.node.surroundings import Detector, Surroundings
 
 pytestmark = pytest.mark.kernel
 

@@ -20,8 +20,8 @@ from tests.waiting import eventually
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 pytestmark = pytest.mark.kernel
 

@@ -11,8 +11,8 @@ from tests.ports import free_port
 from tests.waiting import eventually
 
 from sliceplane.api.scheme import Namespaces, Services
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import load
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import load
 
 pytestmark = pytest.mark.kernel
 

@@ -35,7 +35,7 @@ from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.node.surroundings import RulesConfig
 
 pytestmark = pytest.mark.kernel
 

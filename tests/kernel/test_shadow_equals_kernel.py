@@ -18,10 +18,10 @@ from tests.nft.random_world import FAMILIES, NODE, RULES, World, blocks, take_co
 
 from sliceplane.api.meta import Object
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.table import nft_plane
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.shell.node.kernel.nft_backend import NftRunner
+from sliceplane.node.io.kernel.nft_backend import NftRunner
+from sliceplane.node.nft.elements import RETIRE_AFTER_S
+from sliceplane.node.nft.table import nft_plane
+from sliceplane.node.plane import NodePlaneConfig
 
 pytestmark = pytest.mark.kernel
 

@@ -13,10 +13,10 @@ from tests.nft.older_layout import in_the_older_layout
 from tests.waiting import eventually
 
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.nft.layout import ENDPOINTS_CHECK
-from sliceplane.nft.table import NFT_FAMILIES, NftRules, nft_plane
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.shell.node.kernel.nft_backend import NftRunner
+from sliceplane.node.io.kernel.nft_backend import NftRunner
+from sliceplane.node.nft.layout import ENDPOINTS_CHECK
+from sliceplane.node.nft.table import NFT_FAMILIES, NftRules, nft_plane
+from sliceplane.node.plane import NodePlaneConfig
 
 pytestmark = pytest.mark.kernel
 

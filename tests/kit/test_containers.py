@@ -6,10 +6,10 @@ import contextlib
 import tracemalloc
 
 from sliceplane.api.errors import StatusError
-from sliceplane.documents.protobuf import decode, supports
 from sliceplane.kit.containers import TEXT_MAX, Passed, remembered
-from sliceplane.registry.metadata import validate_maps
-from sliceplane.shell.server.requests.response import negotiate
+from sliceplane.server.documents.protobuf import decode, supports
+from sliceplane.server.io.requests.response import negotiate
+from sliceplane.server.registry.metadata import validate_maps
 
 
 def test_answers_for_long_texts_are_made_anew() -> None:

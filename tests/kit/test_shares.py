@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
 
-from sliceplane.flowcontrol.defaults import LEVELS
-from sliceplane.flowcontrol.types import Level
 from sliceplane.kit.shares import Shares
+from sliceplane.server.fairness.defaults import LEVELS
+from sliceplane.server.fairness.types import Level
 
 BY_NAME = {level.name: level for level in LEVELS}
 LOW, NODES, EXEMPT = BY_NAME["workload-low"], BY_NAME["node-high"], BY_NAME["exempt"]

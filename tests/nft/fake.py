@@ -15,8 +15,8 @@ import ipaddress
 from typing import Literal
 
 from sliceplane.kit.ip import networks
-from sliceplane.nft.contents import ChainContents, ContainerContents, TableContents
-from sliceplane.nft.objects import (
+from sliceplane.node.nft.contents import ChainContents, ContainerContents, TableContents
+from sliceplane.node.nft.objects import (
     AddChain,
     AddContainer,
     AddElements,
@@ -38,7 +38,7 @@ from sliceplane.nft.objects import (
     Transaction,
     Value,
 )
-from sliceplane.nft.statements import (
+from sliceplane.node.nft.statements import (
     AddressIn,
     Balance,
     Dnat,

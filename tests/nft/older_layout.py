@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sliceplane.nft.build import BalancedChain, ServiceObjects
-from sliceplane.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS
-from sliceplane.nft.objects import (
+from sliceplane.consume.model import ServiceKey
+from sliceplane.node.nft.build import BalancedChain, ServiceObjects
+from sliceplane.node.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS
+from sliceplane.node.nft.objects import (
     AddChain,
     AddContainer,
     AddElements,
@@ -16,9 +17,8 @@ from sliceplane.nft.objects import (
     Transaction,
     goto,
 )
-from sliceplane.nft.statements import DnatMap
-from sliceplane.nft.table import NftRules
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.node.nft.statements import DnatMap
+from sliceplane.node.nft.table import NftRules
 
 
 def in_the_older_layout(transaction: Transaction) -> Transaction:

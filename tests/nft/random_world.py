@@ -13,8 +13,8 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.plane import AnyNodePlane
-from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.node.plane import AnyNodePlane
+from sliceplane.node.surroundings import RulesConfig
 
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 NODE, ZONES = "node-1", ("a", "b", "c")
@@ -144,7 +144,7 @@ def tell(plane: AnyNodePlane, old: Object | None, new: Object | None, now: float
 
 
 def take_consequences(plane: AnyNodePlane) -> None:
-    """What ``shell.node.consequences`` takes after a write."""
+    """What ``node.io.consequences`` takes after a write."""
     plane.aftermath.take_latencies()
     plane.aftermath.take_udp()
     plane.aftermath.take_udp_gone()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS, SINGLE_ENDPOINTS, Surroundings, static_commands
-from sliceplane.nft.objects import (
+from sliceplane.node.nft.layout import CLUSTER_IPS, SERVICE_IPS, SINGLE_ENDPOINTS, Surroundings, static_commands
+from sliceplane.node.nft.objects import (
     DROP,
     AddChain,
     AddContainer,
@@ -26,7 +26,7 @@ from sliceplane.nft.objects import (
     goto,
     jump,
 )
-from sliceplane.nft.statements import AddressIn, Balance, Dnat, DnatMap, Goto, GotoOneOf, Jump, Remember, Vmap
+from sliceplane.node.nft.statements import AddressIn, Balance, Dnat, DnatMap, Goto, GotoOneOf, Jump, Remember, Vmap
 
 REF = TableRef("ip", "sliceplane")
 KEY, OTHER = ("172.30.0.1", "tcp", 80), ("172.30.0.2", "tcp", 80)

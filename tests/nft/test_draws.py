@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.nft.machine import CLIENT, VIP, Machine, evenly, make_slice, service
 from tests.nft.test_single_endpoints import elements, taken, touches_no_chain
 
-from sliceplane.nft.draws import DRAWS, ROOMS, RoomPlaces, commands_of, endpoints_of, members_of, placed
-from sliceplane.nft.layout import steps
-from sliceplane.nft.objects import AddElements, AddRule, DeleteElements, DnatTarget, FlushChain
-from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX
-from sliceplane.nft.statements import Draw, Jump
+from sliceplane.node.nft.draws import DRAWS, ROOMS, RoomPlaces, commands_of, endpoints_of, members_of, placed
+from sliceplane.node.nft.layout import steps
+from sliceplane.node.nft.objects import AddElements, AddRule, DeleteElements, DnatTarget, FlushChain
+from sliceplane.node.nft.slots import TARGETS_PER_CHAIN_MAX
+from sliceplane.node.nft.statements import Draw, Jump
 
 NUMGEN_VALUES = 2**32
 

@@ -6,8 +6,8 @@ import pytest
 from tests.nft.fake import FakeError, FakeKernel
 from tests.nft.refusals import KEY, MAP, REF, REFUSED, SETUP
 
-from sliceplane.nft.layout import SERVICE_IPS, Surroundings, static_commands
-from sliceplane.nft.objects import (
+from sliceplane.node.nft.layout import SERVICE_IPS, Surroundings, static_commands
+from sliceplane.node.nft.objects import (
     AddChain,
     AddElements,
     AddRule,

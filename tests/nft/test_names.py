@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.nft.names import NAME_LENGTH_MAX, chain_name
-from sliceplane.proxy.model import ServiceKey, ServicePortName
+from sliceplane.consume.model import ServiceKey, ServicePortName
+from sliceplane.node.nft.names import NAME_LENGTH_MAX, chain_name
 
 #: nft's grammar: a letter, then these
 VALID = re.compile(r"[A-Za-z][A-Za-z0-9/_.\-]*")

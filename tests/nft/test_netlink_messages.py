@@ -12,10 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS
-from sliceplane.nft.netlink.batch import encode
-from sliceplane.nft.netlink.messages import ATTRIBUTE_BYTES_MAX, Inexpressible, KernelAnswer, attribute, parse_answers
-from sliceplane.nft.objects import (
+from sliceplane.node.nft.layout import CLUSTER_IPS, SERVICE_IPS
+from sliceplane.node.nft.netlink.batch import encode
+from sliceplane.node.nft.netlink.messages import (
+    ATTRIBUTE_BYTES_MAX,
+    Inexpressible,
+    KernelAnswer,
+    attribute,
+    parse_answers,
+)
+from sliceplane.node.nft.objects import (
     AddChain,
     AddContainer,
     AddElements,
@@ -30,7 +36,7 @@ from sliceplane.nft.objects import (
     Transaction,
     goto,
 )
-from sliceplane.nft.statements import AddressIn, Balance, Dnat, FromInterface, GotoOneOf
+from sliceplane.node.nft.statements import AddressIn, Balance, Dnat, FromInterface, GotoOneOf
 
 TABLE = TableRef("ip", "sliceplane")
 HEADER = struct.Struct("=IHHII")

@@ -25,11 +25,11 @@ from tests.nft.machine import (
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.nft.layout import HAIRPIN
-from sliceplane.nft.objects import deletion
-from sliceplane.nft.table import nft_plane
-from sliceplane.nft.trace import Path
-from sliceplane.proxy.plane import NodePlaneConfig
+from sliceplane.node.nft.layout import HAIRPIN
+from sliceplane.node.nft.objects import deletion
+from sliceplane.node.nft.table import nft_plane
+from sliceplane.node.nft.trace import Path
+from sliceplane.node.plane import NodePlaneConfig
 
 
 @pytest.mark.parametrize("path", ["local", "forwarded"])

@@ -9,13 +9,13 @@ import pytest
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.nft.contents import contents_of
-from sliceplane.nft.listing import Form, expected
-from sliceplane.nft.served import served
-from sliceplane.nft.table import nft_plane
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.proxy.served import ClusterDestination, ServedTarget
-from sliceplane.proxy.snapshot import NodeObjects, feed
+from sliceplane.consume.served import ClusterDestination, ServedTarget
+from sliceplane.node.nft.contents import contents_of
+from sliceplane.node.nft.listing import Form, expected
+from sliceplane.node.nft.served import served
+from sliceplane.node.nft.table import nft_plane
+from sliceplane.node.plane import NodePlaneConfig
+from sliceplane.node.snapshot import NodeObjects, feed
 
 ONE, SEVERAL, STICKY, OUTSIDE, EMPTY = (ClusterDestination(f"10.96.0.{number}", "tcp", 80) for number in range(1, 6))
 
@@ -43,7 +43,7 @@ def _service(name: str, ip: str, endpoints: int, **spec: Any) -> tuple[Service, 
 
 
 def objects() -> NodeObjects:
-    """Every shape that a destination has in our rules: ``nft.build``."""
+    """Every shape that a destination has in our rules: ``node.nft.build``."""
     sticky = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 30}}}
     made = [
         _service("one", ONE.address, 1),

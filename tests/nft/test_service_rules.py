@@ -29,15 +29,15 @@ from tests.nft.machine import (
 
 from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
-from sliceplane.nft.draws import commands_of
-from sliceplane.nft.layout import HAIRPIN, NODE_PORT_IPS, match_local
-from sliceplane.nft.objects import AddElements, DeleteElements, deletion
-from sliceplane.nft.table import wants_memory
-from sliceplane.nft.trace import PacketOutcome, Path
-from sliceplane.proxy.model import Categories, NodeEndpoint, ServedPort, categorize
-from sliceplane.proxy.servicemap import service_ports
-from sliceplane.proxy.surroundings import Detector, NodeNetwork, RulesConfig, node_port_addresses, surroundings
-from sliceplane.proxy.usable import Locality
+from sliceplane.consume.model import Categories, NodeEndpoint, ServedPort, categorize
+from sliceplane.consume.servicemap import service_ports
+from sliceplane.consume.usable import Locality
+from sliceplane.node.nft.draws import commands_of
+from sliceplane.node.nft.layout import HAIRPIN, NODE_PORT_IPS, match_local
+from sliceplane.node.nft.objects import AddElements, DeleteElements, deletion
+from sliceplane.node.nft.table import wants_memory
+from sliceplane.node.nft.trace import PacketOutcome, Path
+from sliceplane.node.surroundings import Detector, NodeNetwork, RulesConfig, node_port_addresses, surroundings
 
 LB, EXTERNAL, NODE_PORT = "203.0.113.5", "203.0.113.6", 30080
 POD, OUTSIDE = "10.0.9.9", "198.51.100.7"

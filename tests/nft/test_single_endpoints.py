@@ -12,12 +12,13 @@ from tests.nft.machine import DROPPED, NODE, REJECT, VIP, Machine, ep, evenly, m
 from tests.nft.older_layout import in_the_older_layout
 from tests.nft.test_table import DIRECT_NUMBER, REF, Bench, fresh, key, meaning, objects
 
-from sliceplane.nft.build import BalancedChain, ServiceObjects
-from sliceplane.nft.contents import ChainContents, TableContents
-from sliceplane.nft.draws import DIRECT, ROOMS, endpoints_of, members_of
-from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS, SINGLE_ENDPOINTS
-from sliceplane.nft.objects import (
+from sliceplane.consume.model import ServiceKey
+from sliceplane.node.nft.build import BalancedChain, ServiceObjects
+from sliceplane.node.nft.contents import ChainContents, TableContents
+from sliceplane.node.nft.draws import DIRECT, ROOMS, endpoints_of, members_of
+from sliceplane.node.nft.elements import RETIRE_AFTER_S
+from sliceplane.node.nft.layout import CLUSTER_IPS, SERVICE_IPS, SINGLE_ENDPOINTS
+from sliceplane.node.nft.objects import (
     AddChain,
     AddElements,
     AddRule,
@@ -31,9 +32,8 @@ from sliceplane.nft.objects import (
     goto,
     jump,
 )
-from sliceplane.nft.statements import DESTINATION, DnatMap, Draw, InSet, Jump, Statement, Vmap
-from sliceplane.nft.trace import Packet, PacketOutcome, trace
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.node.nft.statements import DESTINATION, DnatMap, Draw, InSet, Jump, Statement, Vmap
+from sliceplane.node.nft.trace import Packet, PacketOutcome, trace
 
 PORTS = [{"name": p.lower(), "port": 53, "protocol": p} for p in ("TCP", "UDP", "SCTP")]
 STICKY = {"sessionAffinity": "ClientIP"}

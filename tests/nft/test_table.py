@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.nft.fake import FakeError, FakeKernel
 
-from sliceplane.nft import layout
-from sliceplane.nft.build import BalancedChain, ServiceObjects
-from sliceplane.nft.contents import TableContents
-from sliceplane.nft.draws import DIRECT, ROOMS, endpoints_of, members_of
-from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS
-from sliceplane.nft.objects import (
+from sliceplane.consume.model import ServiceKey
+from sliceplane.node.nft import layout
+from sliceplane.node.nft.build import BalancedChain, ServiceObjects
+from sliceplane.node.nft.contents import TableContents
+from sliceplane.node.nft.draws import DIRECT, ROOMS, endpoints_of, members_of
+from sliceplane.node.nft.elements import RETIRE_AFTER_S
+from sliceplane.node.nft.layout import CLUSTER_IPS, SERVICE_IPS
+from sliceplane.node.nft.objects import (
     AddElements,
     DeleteChain,
     DnatTarget,
@@ -27,10 +28,9 @@ from sliceplane.nft.objects import (
     goto,
     jump,
 )
-from sliceplane.nft.slots import CHAINS_PER_MAP
-from sliceplane.nft.statements import Balance
-from sliceplane.nft.table import NftRules, place
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.node.nft.slots import CHAINS_PER_MAP
+from sliceplane.node.nft.statements import Balance
+from sliceplane.node.nft.table import NftRules, place
 
 REF = TableRef("ip", "sliceplane")
 DIRECT_NUMBER = 200

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.nft.fake import FakeKernel
 from tests.nft.test_table import REF, Bench, fresh, key, meaning, objects
 
-from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.table import NftRules
+from sliceplane.node.nft.elements import RETIRE_AFTER_S
+from sliceplane.node.nft.table import NftRules
 
 Services = dict[int, tuple[int, ...]]
 

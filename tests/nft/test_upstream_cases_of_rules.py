@@ -21,12 +21,12 @@ from tests.nft.machine import (
     service,
 )
 
-from sliceplane.nft.draws import commands_of
-from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.names import NAME_LENGTH_MAX, chain_name
-from sliceplane.nft.objects import AddElements, DeleteElements, FlushChain
-from sliceplane.proxy.model import ServiceKey, ServicePortName
-from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.consume.model import ServiceKey, ServicePortName
+from sliceplane.node.nft.draws import commands_of
+from sliceplane.node.nft.elements import RETIRE_AFTER_S
+from sliceplane.node.nft.names import NAME_LENGTH_MAX, chain_name
+from sliceplane.node.nft.objects import AddElements, DeleteElements, FlushChain
+from sliceplane.node.surroundings import RulesConfig
 
 GOLDEN = Path(__file__).with_name("six_services.nft")
 PODS = RulesConfig(cluster_cidrs=("10.0.0.0/8",))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sliceplane.explain.question import ExplainQuestion, Explanation
-from sliceplane.findings.finding import Finding, ObjectName, TooYoung
-from sliceplane.page.attention import ALIKE_MAX, ENTRIES_MAX, attention
-from sliceplane.page.model import ClusterModel
-from sliceplane.page.views import Answered, Views
+from sliceplane.api.findings.finding import Finding, ObjectName, TooYoung
+from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
+from sliceplane.diagnose.page.attention import ALIKE_MAX, ENTRIES_MAX, attention
+from sliceplane.diagnose.page.model import ClusterModel
+from sliceplane.diagnose.page.views import Answered, Views
 
 
 def found(code: str, name: str, sentence: str, *, young: bool = False, kind: str = "Service") -> Finding:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
 
-from sliceplane.page.feed import REMEMBERED_MESSAGES, PageView, ViewFeed
-from sliceplane.page.tables import PageTable, table_of
+from sliceplane.diagnose.page.feed import REMEMBERED_MESSAGES, PageView, ViewFeed
+from sliceplane.diagnose.page.tables import PageTable, table_of
 
 COLUMNS = ("name", "state", "number")
 rows = st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.sampled_from(["ready", "not ready"]), st.integers(0, 3)))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sliceplane.kit.shares import Standing
-from sliceplane.page.logins import (
+from sliceplane.diagnose.page.logins import (
     IDLE_S,
     LAST_S,
     LINK_TRIES,
@@ -16,6 +15,7 @@ from sliceplane.page.logins import (
     LoginLink,
     Logins,
 )
+from sliceplane.kit.shares import Standing
 
 NOW = 1000.0
 

@@ -10,9 +10,9 @@ from tests.effort import effort
 
 from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.informer.cache import Change
-from sliceplane.page.model import BUCKET_S, BUCKETS, ClusterModel, state_of
-from sliceplane.page.views import Answered, Views
+from sliceplane.diagnose.page.model import BUCKET_S, BUCKETS, ClusterModel, state_of
+from sliceplane.diagnose.page.views import Answered, Views
+from sliceplane.watch.cache import Change
 
 SERVICES = ("web", "api", "")
 

@@ -12,10 +12,10 @@ from tests.effort import effort
 from sliceplane.api.core import Node, NodeSpec, Service, ServiceSpec
 from sliceplane.api.discovery import EndpointConditions, EndpointHints, EndpointSlice, ForNode, ForZone, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference
-from sliceplane.informer.cache import Change
-from sliceplane.page.feed import PageView
-from sliceplane.page.model import ClusterModel
-from sliceplane.page.views import Views
+from sliceplane.diagnose.page.feed import PageView
+from sliceplane.diagnose.page.model import ClusterModel
+from sliceplane.diagnose.page.views import Views
+from sliceplane.watch.cache import Change
 
 #: node -> zone; all endpoints are on the first two
 NODES = {"n1": "z1", "n2": "z2", "n3": "z2", "n4": ""}

@@ -15,7 +15,7 @@ from tests.peers import programs
 from tests.shell.server.serving import Server, run_plane
 from tests.template_process import FRESH
 
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.io.plane import PlaneConfig
 
 
 @pytest.fixture(scope="module")

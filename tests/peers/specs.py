@@ -10,7 +10,7 @@ import copy
 import random
 from typing import Any
 
-from sliceplane.documents.schema import Type, lookup_kind, struct
+from sliceplane.server.documents.schema import Type, lookup_kind, struct
 
 KINDS = {
     "Pod": "v1",

@@ -12,9 +12,9 @@ import pytest
 from tests.peers import kubernetes
 from tests.peers.programs import build
 
-from sliceplane.external.grants import AgentGrant, lease_misfit, parse_networks, read_slice_document, slice_misfit
-from sliceplane.external.policies import policies
-from sliceplane.external.registration import ANNOTATION_REFUSED, LABEL_AGENT, AgentPort, Registration, slice_name
+from sliceplane.agent.policies import policies
+from sliceplane.consume.agents.grants import AgentGrant, lease_misfit, parse_networks, read_slice_document, slice_misfit
+from sliceplane.consume.agents.registration import ANNOTATION_REFUSED, LABEL_AGENT, AgentPort, Registration, slice_name
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1200)]
 

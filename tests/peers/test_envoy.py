@@ -22,8 +22,8 @@ from tests.waiting import eventually
 
 from sliceplane.api.meta import Document
 from sliceplane.client import EndpointSlices, HttpClient, Services
+from sliceplane.diagnose.io.drifting import read_envoy_drift
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.tools.drifting import read_envoy_drift
 from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap
 
 __all__ = ["client", "live", "served", "shop"]

@@ -17,12 +17,12 @@ import pytest
 from tests.peers.programs import build
 
 from sliceplane.api import scheme
-from sliceplane.documents import fields
-from sliceplane.documents.schema import lookup
-from sliceplane.registry import managed_fields
-from sliceplane.registry.apply import check_configuration, conflict_error
-from sliceplane.registry.documents import canonical, normalised
-from sliceplane.registry.types import Context, Target, User, WriteOptions
+from sliceplane.server.documents import fields
+from sliceplane.server.documents.schema import lookup
+from sliceplane.server.registry import managed_fields
+from sliceplane.server.registry.apply import check_configuration, conflict_error
+from sliceplane.server.registry.documents import canonical, normalised
+from sliceplane.server.registry.types import Context, Target, User, WriteOptions
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 

@@ -16,7 +16,7 @@ from tests.peers.kubernetes import MODULE
 from tests.peers.programs import run_go
 
 from sliceplane.api.scheme import LISTED, RESOURCES, by_kind
-from sliceplane.documents.protobuf import decode, encode, supports
+from sliceplane.server.documents.protobuf import decode, encode, supports
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 

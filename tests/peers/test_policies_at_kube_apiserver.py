@@ -22,7 +22,7 @@ from tests.ports import free_port
 from tests.registry.test_object_bytes import TOO_LARGE
 from tests.waiting import until
 
-from sliceplane.external.policies import POLICY_GROUP, POLICY_KINDS, policies
+from sliceplane.agent.policies import POLICY_GROUP, POLICY_KINDS, policies
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1200)]
 

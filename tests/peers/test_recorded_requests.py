@@ -17,8 +17,8 @@ import pytest
 from tests.peers.kubernetes import Asked, load
 from tests.shell.server.serving import Server, run_plane
 
-from sliceplane.documents import protobuf
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.documents import protobuf
+from sliceplane.server.io.plane import PlaneConfig
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 END = "k8s.io/initial-events-end"

@@ -31,8 +31,8 @@ from tests.waiting import until
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Namespaces, Services
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import from_file
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import from_file
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(2400)]
 

@@ -10,11 +10,11 @@ from tests.peers.seldom_specs import EXTRA, extra
 from tests.peers.specs import Maker
 
 from sliceplane.api import scheme
-from sliceplane.registry import metadata
-from sliceplane.registry.decoding import UndecodableBody, decoded
-from sliceplane.registry.kinds import kind_of, pod, stateful_set
-from sliceplane.registry.kinds.kind import Kind
-from sliceplane.registry.validation.resources import text_of
+from sliceplane.server.registry import metadata
+from sliceplane.server.registry.decoding import UndecodableBody, decoded
+from sliceplane.server.registry.kinds import kind_of, pod, stateful_set
+from sliceplane.server.registry.kinds.kind import Kind
+from sliceplane.server.registry.validation.resources import text_of
 
 RECORDED = Path(__file__).with_name("data") / "validation.json"
 SEEDS_RECORDED = 600

@@ -14,19 +14,19 @@ from tests.waiting import eventually
 from sliceplane.api import codec
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
-from sliceplane.informer.cache import Change
+from sliceplane.consume.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName
 from sliceplane.kit.ip import Family
 from sliceplane.kit.metrics import Distribution
 from sliceplane.kit.times import format_micro_time
-from sliceplane.nft.table import nft_plane
-from sliceplane.proxy.aftermath import HealthCheck
-from sliceplane.proxy.conntrack import Expected, TrackedFlow, UdpFlow, parse_flow, parse_tracked
-from sliceplane.proxy.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.metrics import PROGRAMMING_BUCKETS, ProxyMetrics
-from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.node.aftermath import HealthCheck
+from sliceplane.node.conntrack import Expected, TrackedFlow, UdpFlow, parse_flow, parse_tracked
+from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
+from sliceplane.node.io.kernel.nft_backend import Nftables
+from sliceplane.node.io.metrics import PROGRAMMING_BUCKETS, ProxyMetrics
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.nft.table import nft_plane
+from sliceplane.node.plane import NodePlaneConfig
+from sliceplane.watch.cache import Change
 
 KEY = ServiceKey("ns", "svc")
 HERE = {"nodeName": NODE}

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.growth.measure import GROWTH_MAX, Run, assert_linear, growth
 
-from sliceplane.proxy.claims import AddressClaims
-from sliceplane.proxy.grounds import Ground
-from sliceplane.proxy.model import ServedPort, ServiceKey, ServicePortName
+from sliceplane.consume.claims import AddressClaims
+from sliceplane.consume.grounds import Ground
+from sliceplane.consume.model import ServedPort, ServiceKey, ServicePortName
 
 VICTIM, EVIL, OTHER = ServiceKey("prod", "victim"), ServiceKey("aaa", "evil"), ServiceKey("zzz", "other")
 ADDRESSES = ("10.96.0.1", "10.96.0.2", "10.0.0.1", "10.1.0.7", "203.0.113.1", "203.0.113.2", "127.0.0.1")

@@ -21,17 +21,17 @@ from sliceplane.api.errors import forbidden, internal
 from sliceplane.api.gates import Gates
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Events, Namespaces, Nodes, Resource, Services
-from sliceplane.informer.cache import Change
+from sliceplane.consume.selections import Union, common_selector, own_selectors, reads_slices
+from sliceplane.consume.slicecache import slices_of
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.objects import Memory, TableRef, Transaction
-from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
-from sliceplane.proxy.slicecache import slices_of
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.timing import PROBE_VALID_S, ProxyTiming
-from sliceplane.shell.server.inprocess import InProcessClient
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
-from sliceplane.shell.transport.base import Unreachable
+from sliceplane.node.io.kernel.nft_backend import Nftables
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.io.timing import PROBE_VALID_S, ProxyTiming
+from sliceplane.node.nft.objects import Memory, TableRef, Transaction
+from sliceplane.server.io.inprocess import InProcessClient
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.watch.cache import Change
+from sliceplane.watch.io.base import Unreachable
 
 pytestmark = pytest.mark.looptime  # the server is in the loop, too
 

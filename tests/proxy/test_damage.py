@@ -8,13 +8,13 @@ import pytest
 from tests.proxy.test_node_proxy_shell import Runner, added, proxy_of, running, settled, synced
 from tests.waiting import eventually
 
-from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import TableRef
-from sliceplane.proxy.schedule import RECENT_S
-from sliceplane.shell.node.healthz import health_document
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.timing import LOOK_PERIOD_S
+from sliceplane.node.io.healthz import health_document
+from sliceplane.node.io.kernel.nft_backend import Nftables
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.io.timing import LOOK_PERIOD_S
+from sliceplane.node.nft.names import TABLE
+from sliceplane.node.nft.objects import TableRef
+from sliceplane.node.schedule import RECENT_S
 
 pytestmark = pytest.mark.looptime
 

@@ -17,17 +17,17 @@ from aiohttp import web
 from tests.ports import free_port
 from tests.waiting import eventually
 
-from sliceplane.proxy.aftermath import HealthCheck
-from sliceplane.proxy.model import ServiceKey
-from sliceplane.shell.node.consequences import ServiceHealth
-from sliceplane.shell.node.kernel.backend import KernelError
-from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
-from sliceplane.shell.node.kernel.netns import within
-from sliceplane.shell.node.kernel.program import KernelProgram
-from sliceplane.shell.process import descriptors, door
-from sliceplane.shell.process.door import Door, GuardedPort
-from sliceplane.shell.process.interfaces import addresses_of
-from sliceplane.shell.process.pages import Page, serve_pages
+from sliceplane.consume.model import ServiceKey
+from sliceplane.kit.io import descriptors, door
+from sliceplane.kit.io.door import Door, GuardedPort
+from sliceplane.kit.io.interfaces import addresses_of
+from sliceplane.kit.io.pages import Page, serve_pages
+from sliceplane.node.aftermath import HealthCheck
+from sliceplane.node.io.consequences import ServiceHealth
+from sliceplane.node.io.kernel.backend import KernelError
+from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
+from sliceplane.node.io.kernel.netns import within
+from sliceplane.node.io.kernel.program import KernelProgram
 
 Open = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -266,6 +266,6 @@ async def test_addresses_that_cannot_be_asked_for_are_not_none_at_all(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("sliceplane.shell.process.interfaces.socket.socket", refuse)
-    monkeypatch.setattr("sliceplane.shell.process.interfaces.asyncio.create_subprocess_exec", refuse)
+    monkeypatch.setattr("sliceplane.kit.io.interfaces.socket.socket", refuse)
+    monkeypatch.setattr("sliceplane.kit.io.interfaces.asyncio.create_subprocess_exec", refuse)
     assert await addresses_of(netns) is None

@@ -12,9 +12,9 @@ import pytest_asyncio
 from tests.nft.machine import NODE
 from tests.ports import free_port
 
-from sliceplane.proxy.aftermath import HealthCheck
-from sliceplane.proxy.model import ServiceKey
-from sliceplane.shell.node.consequences import ServiceHealth
+from sliceplane.consume.model import ServiceKey
+from sliceplane.node.aftermath import HealthCheck
+from sliceplane.node.io.consequences import ServiceHealth
 
 KEY = ServiceKey("ns", "svc")
 HERE = {"nodeName": NODE}

@@ -13,8 +13,8 @@ from tests.nft.machine import NODE, ep, make_slice, node, service
 
 from sliceplane.api import codec
 from sliceplane.api.core import Service
+from sliceplane.consume.model import canonical_of, ordinary_of, special
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.model import canonical_of, ordinary_of, special
 
 HTTP = [{"name": "http", "port": 80, "protocol": "TCP"}]
 NOBODY = {("reject", "", False): 1}

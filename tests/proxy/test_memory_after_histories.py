@@ -10,16 +10,16 @@ import pytest
 from tests.nft.machine import Machine, service
 from tests.nft.random_world import FAMILIES, NODE, RULES, World, blocks, take_consequences, tell
 
-from sliceplane.iptables.table import IptablesPlane, iptables_plane
+from sliceplane.consume.model import ServedPort
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.table import NftPlane, nft_plane
-from sliceplane.proxy import aftermath
-from sliceplane.proxy.model import ServedPort
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.shell.node.consequences import Consequences
-from sliceplane.shell.node.metrics import ProxyMetrics
+from sliceplane.node import aftermath
+from sliceplane.node.io.consequences import Consequences
+from sliceplane.node.io.metrics import ProxyMetrics
+from sliceplane.node.iptables.table import IptablesPlane, iptables_plane
+from sliceplane.node.nft.elements import RETIRE_AFTER_S
+from sliceplane.node.nft.table import NftPlane, nft_plane
+from sliceplane.node.plane import NodePlaneConfig
 
 SERVICES, BATCH, EVENTS, MANY_EVENTS = 30, 40, 1_000, 4_000
 #: blocks of a few hundred thousand; where nobody takes what went, two planes gain 350 by ``EVENTS``

@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.shell.node.kernel.nft_netlink import parse_generation
+from sliceplane.node.io.kernel.nft_netlink import parse_generation
 
 
 def message(kind: int, *attributes: tuple[int, bytes]) -> bytes:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.nft.layout import writer_chain
-from sliceplane.nft.netlink.batch import MessageBatch
-from sliceplane.nft.netlink.messages import KernelAnswer
-from sliceplane.nft.objects import AddRule, Command, DeleteChain, FlushChain, NftRule, TableRef, Transaction
-from sliceplane.nft.statements import Drop, FromInterface
-from sliceplane.shell.node.kernel.nft_backend import NftError, NftRunner
-from sliceplane.shell.node.kernel.nft_netlink import REFUSALS_MAX, Channel, namespace_of, netfilter_socket
+from sliceplane.node.io.kernel.nft_backend import NftError, NftRunner
+from sliceplane.node.io.kernel.nft_netlink import REFUSALS_MAX, Channel, namespace_of, netfilter_socket
+from sliceplane.node.nft.layout import writer_chain
+from sliceplane.node.nft.netlink.batch import MessageBatch
+from sliceplane.node.nft.netlink.messages import KernelAnswer
+from sliceplane.node.nft.objects import AddRule, Command, DeleteChain, FlushChain, NftRule, TableRef, Transaction
+from sliceplane.node.nft.statements import Drop, FromInterface
 
 TABLE = TableRef("ip", "sliceplane")
 CHANGE: tuple[Command, ...] = (FlushChain(writer_chain("me").name), DeleteChain("c"), DeleteChain("d"))

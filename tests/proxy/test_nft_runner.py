@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.waiting import eventually
 
-from sliceplane.shell.node.kernel.nft_backend import NftError, NftRunner, explain, parse_version
+from sliceplane.node.io.kernel.nft_backend import NftError, NftRunner, explain, parse_version
 
 
 def program(folder: Path, script: str) -> str:

@@ -11,12 +11,8 @@ from sliceplane.api.core import Lease, LeaseSpec
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import ObjectMeta, OwnerReference
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.controllers.node_progress import NodeProgress
-from sliceplane.informer.cache import Change, Mark
-from sliceplane.informer.digest import digest_of
-from sliceplane.kit.rng import Rng
-from sliceplane.proxy.node_caches import KEPT_S, NodeCaches
-from sliceplane.proxy.progress import (
+from sliceplane.consume.node_caches import KEPT_S, NodeCaches
+from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     BEHIND_S,
     COMPONENT,
@@ -25,7 +21,11 @@ from sliceplane.proxy.progress import (
     Held,
     ProgressReport,
 )
-from sliceplane.proxy.selections import ALL, readings_of_slice
+from sliceplane.consume.selections import ALL, readings_of_slice
+from sliceplane.controllers.node_progress import NodeProgress
+from sliceplane.kit.rng import Rng
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.digest import digest_of
 
 KEY = EndpointSlices.key
 FOR_ZONE = "endpointslice.kubernetes.io/for-zone"

@@ -15,24 +15,24 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, ServiceCIDRs, Services
-from sliceplane.informer.cache import Change, Mark
+from sliceplane.diagnose.timeline.reader import entries
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.layout import CLUSTER_IPS_CHECK
-from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import Memory, TableRef, Transaction
-from sliceplane.proxy import tracker
-from sliceplane.recorder.delta import schema
-from sliceplane.recorder.entries import Changed, Marked
-from sliceplane.recorder.file import Header, recording_of
-from sliceplane.recorder.reader import entries
-from sliceplane.recorder.recorder import Recorder
-from sliceplane.shell.node import node_proxy, timing
-from sliceplane.shell.node.kernel.nft_backend import Nftables, NftError
-from sliceplane.shell.node.metrics import ProxyRecord
-from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.timing import ProxyTiming
-from sliceplane.shell.transport.base import ListPage, WatchMessage
+from sliceplane.node import tracker
+from sliceplane.node.io import node_proxy, timing
+from sliceplane.node.io.kernel.nft_backend import Nftables, NftError
+from sliceplane.node.io.metrics import ProxyRecord
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.node.nft.layout import CLUSTER_IPS_CHECK
+from sliceplane.node.nft.names import TABLE
+from sliceplane.node.nft.objects import Memory, TableRef, Transaction
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.io.base import ListPage, WatchMessage
+from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.entries import Changed, Marked
+from sliceplane.watch.recorder.file import Header, recording_of
+from sliceplane.watch.recorder.recorder import Recorder
 
 pytestmark = pytest.mark.looptime  # all is in the loop: time is what the test waits for
 

@@ -12,9 +12,9 @@ from tests.iptables.restorer import Machine as IptablesMachine
 from tests.nft.machine import NODE, AnyMachine, make_slice, service
 from tests.nft.machine import Machine as NftMachine
 
-from sliceplane.proxy import schedule, tracker
-from sliceplane.proxy.bounds import DESTINATIONS_MAX, PORTS_MAX, TARGETS_MAX
-from sliceplane.proxy.schedule import LARGE, PORTION
+from sliceplane.consume.bounds import DESTINATIONS_MAX, PORTS_MAX, TARGETS_MAX
+from sliceplane.node import schedule, tracker
+from sliceplane.node.schedule import LARGE, PORTION
 
 
 def ports(first: int, count: int) -> list[dict[str, Any]]:

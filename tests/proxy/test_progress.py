@@ -19,10 +19,8 @@ from sliceplane.api.errors import forbidden, not_found
 from sliceplane.api.meta import ObjectMeta, revision_of
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
-from sliceplane.informer.cache import Change, Mark
-from sliceplane.informer.digest import digest_of
-from sliceplane.kit.rng import Rng
-from sliceplane.proxy.progress import (
+from sliceplane.consume.io.telling import tell_progress
+from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REPORT,
     ANNOTATION_REVISION,
@@ -35,10 +33,12 @@ from sliceplane.proxy.progress import (
     Progress,
     read_report,
 )
-from sliceplane.proxy.selections import ALL, SHARED
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.transport.telling import tell_progress
+from sliceplane.consume.selections import ALL, SHARED
+from sliceplane.kit.rng import Rng
+from sliceplane.node.io.kernel.nft_backend import Nftables
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.digest import digest_of
 
 SERVED = (EndpointSlices.key, ALL)
 

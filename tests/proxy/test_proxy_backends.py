@@ -9,13 +9,13 @@ from tests.iptables.restorer import Machine
 from tests.nft.machine import NODE_IP, make_slice, node, service
 from tests.nft.machine import Machine as NftMachine
 
-from sliceplane.iptables.names import CANARY
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.shell.node.kernel import modes as proxy_modes
-from sliceplane.shell.node.kernel.backend import KernelError
-from sliceplane.shell.node.kernel.iptables_backend import Iptables
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.metrics import ProxyMetrics
+from sliceplane.node.io.kernel import modes as proxy_modes
+from sliceplane.node.io.kernel.backend import KernelError
+from sliceplane.node.io.kernel.iptables_backend import Iptables
+from sliceplane.node.io.kernel.nft_backend import Nftables
+from sliceplane.node.io.metrics import ProxyMetrics
+from sliceplane.node.iptables.names import CANARY
+from sliceplane.node.plane import NodePlaneConfig
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.proxy.configuration.fields import API_VERSION, BY_PATH, FIELDS, KIND
-from sliceplane.proxy.configuration.reading import read
-from sliceplane.proxy.configuration.settings import ConntrackSettings, document_of, settings_of
-from sliceplane.proxy.configuration.sysctls import Sysctl, conntrack_max, conntrack_sysctls
-from sliceplane.proxy.configuration.validation import errors_of, notes_on
+from sliceplane.node.configuration.fields import API_VERSION, BY_PATH, FIELDS, KIND
+from sliceplane.node.configuration.reading import read
+from sliceplane.node.configuration.settings import ConntrackSettings, document_of, settings_of
+from sliceplane.node.configuration.sysctls import Sysctl, conntrack_max, conntrack_sysctls
+from sliceplane.node.configuration.validation import errors_of, notes_on
 
 KUBEADM = (Path(__file__).parent / "data" / "kubeadm-config.conf").read_bytes()
 HEAD = f"apiVersion: {API_VERSION}\nkind: {KIND}\n"

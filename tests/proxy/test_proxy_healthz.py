@@ -8,10 +8,10 @@ from collections.abc import Callable
 import aiohttp
 import pytest
 
-from sliceplane.proxy.schedule import Freshness
-from sliceplane.shell.node.healthz import ProxyHealth, health_pages, metrics_pages
-from sliceplane.shell.node.metrics import ProxyMetrics
-from sliceplane.shell.process.pages import serve_pages
+from sliceplane.kit.io.pages import serve_pages
+from sliceplane.node.io.healthz import ProxyHealth, health_pages, metrics_pages
+from sliceplane.node.io.metrics import ProxyMetrics
+from sliceplane.node.schedule import Freshness
 
 GOOD = ProxyHealth(True, True, (("IPv4", Freshness(1000.0, None, None, 0)), ("IPv6", Freshness(None, None, 1100.0, 0))))
 BAD = ProxyHealth(False, True, (("IPv4", Freshness(1000.0, 1099.0, 1010.0, 7)),))

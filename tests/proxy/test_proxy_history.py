@@ -15,11 +15,11 @@ from tests.proxy.test_slicecache import make
 
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
-from sliceplane.informer.cache import Change
-from sliceplane.nft.objects import Memory, TableRef, Transaction
-from sliceplane.proxy.slicecache import SliceCache
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.consume.slicecache import SliceCache
+from sliceplane.node.io.kernel.nft_backend import Nftables
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.nft.objects import Memory, TableRef, Transaction
+from sliceplane.watch.cache import Change
 
 MILLION = 1_000_000
 

@@ -11,17 +11,17 @@ import pytest
 import yaml
 from tests.waiting import turns
 
-from sliceplane.nft.table import nft_plane
-from sliceplane.proxy.configuration.fields import API_VERSION, KIND
-from sliceplane.proxy.configuration.settings import ConntrackSettings, ProxySettings, settings_of
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.shell.node import config as proxy_config
-from sliceplane.shell.node.config import ConfigError, changed, load_config, written
-from sliceplane.shell.node.kernel.netns import listening_in, within
-from sliceplane.shell.node.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
-from sliceplane.shell.node.setup import rules_of
-from sliceplane.shell.node.timing import LOOK_PERIOD_S
+from sliceplane.node.configuration.fields import API_VERSION, KIND
+from sliceplane.node.configuration.settings import ConntrackSettings, ProxySettings, settings_of
+from sliceplane.node.io import config as proxy_config
+from sliceplane.node.io.config import ConfigError, changed, load_config, written
+from sliceplane.node.io.kernel.netns import listening_in, within
+from sliceplane.node.io.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
+from sliceplane.node.io.setup import rules_of
+from sliceplane.node.io.timing import LOOK_PERIOD_S
+from sliceplane.node.nft.table import nft_plane
+from sliceplane.node.plane import NodePlaneConfig
+from sliceplane.node.surroundings import RulesConfig
 
 DEFAULTS = settings_of({}, listen_by_default=False).conntrack
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.kit.delays import Backoff
-from sliceplane.proxy.schedule import Schedule
+from sliceplane.node.schedule import Schedule
 
 
 def test_at_once_when_nothing_runs() -> None:

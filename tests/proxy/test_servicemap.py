@@ -8,8 +8,8 @@ import pytest
 
 from sliceplane.api import codec
 from sliceplane.api.core import Service
-from sliceplane.proxy.model import ServedPort
-from sliceplane.proxy.servicemap import AFFINITY_TIMEOUT_DEFAULT_S, health_port, service_ports
+from sliceplane.consume.model import ServedPort
+from sliceplane.consume.servicemap import AFFINITY_TIMEOUT_DEFAULT_S, health_port, service_ports
 
 
 def service(labels: dict[str, str] | None = None, **spec: Any) -> Service:

@@ -8,9 +8,9 @@ import pytest
 
 from sliceplane.api import codec
 from sliceplane.api.discovery import EndpointSlice
+from sliceplane.consume.model import NodeEndpoint, ServiceKey, ServicePortName
+from sliceplane.consume.slicecache import SliceCache
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.model import NodeEndpoint, ServiceKey, ServicePortName
-from sliceplane.proxy.slicecache import SliceCache
 
 SVC = ServiceKey("ns", "svc")
 HTTP = ServicePortName(SVC, "http", "TCP")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.tracker import ServiceTracker
+from sliceplane.consume.model import ServiceKey
+from sliceplane.node.tracker import ServiceTracker
 
 
 def service(

@@ -11,9 +11,9 @@ from tests.proxy.test_slicecache import HTTP, SVC, Cache, make, pod
 from tests.proxy.test_tracker import service as plain_service
 
 from sliceplane.api import codec
+from sliceplane.consume.model import ServiceKey
+from sliceplane.consume.servicemap import service_ports
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.servicemap import service_ports
 
 PORT = {"name": "http", "port": 80, "protocol": "TCP"}
 ADMIN = {"name": "admin", "port": 81, "protocol": "TCP"}

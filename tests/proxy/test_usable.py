@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.balancing.model import Endpoint as ClientEndpoint
-from sliceplane.balancing.usable import Usable
-from sliceplane.proxy.model import Categories, NodeEndpoint, ServedPort, ServiceKey, ServicePortName, categorize
-from sliceplane.proxy.usable import Choice, HintOutcome, HintUse, Locality, choose, choose_local, why
+from sliceplane.consume.balancing.model import Endpoint as ClientEndpoint
+from sliceplane.consume.balancing.usable import Usable
+from sliceplane.consume.model import Categories, NodeEndpoint, ServedPort, ServiceKey, ServicePortName, categorize
+from sliceplane.consume.usable import Choice, HintOutcome, HintUse, Locality, choose, choose_local, why
 
 NAME = ServicePortName(ServiceKey("ns", "svc"), "http", "TCP")
 HERE = Locality(node="node-1", zone="a")

@@ -10,8 +10,8 @@ from sliceplane.api.discovery import EndpointConditions, EndpointPort, EndpointS
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta, ObjectReference
 from sliceplane.api.scheme import EndpointSlices, Pods, Resource, Services
-from sliceplane.controllers.base import Done, Job, Work, Write
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job, Work, Write
 
 RESOURCES: dict[str, Resource] = {resource.key: resource for resource in (Pods, Services, EndpointSlices)}
 

@@ -10,11 +10,11 @@ import pytest
 from tests.recorder.test_encoding import Told
 from tests.recorder.test_timeline import rollout
 
-from sliceplane.recorder.chrome import ChromeTrace
-from sliceplane.recorder.delta import schema
-from sliceplane.recorder.file import Header, recording_of
-from sliceplane.recorder.reader import entries
-from sliceplane.recorder.recorder import Recorder
+from sliceplane.diagnose.timeline.chrome import ChromeTrace
+from sliceplane.diagnose.timeline.reader import entries
+from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.file import Header, recording_of
+from sliceplane.watch.recorder.recorder import Recorder
 
 
 def exported(recorder: Recorder, segment: int = 0) -> list[dict[str, Any]]:

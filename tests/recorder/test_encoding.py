@@ -14,10 +14,11 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.controllers.base import Done, Job, Work, Write
-from sliceplane.informer.cache import Change
-from sliceplane.recorder.delta import schema
-from sliceplane.recorder.entries import (
+from sliceplane.diagnose.timeline.reader import entries
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job, Work, Write
+from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.entries import (
     Answer,
     Changed,
     Ended,
@@ -30,11 +31,10 @@ from sliceplane.recorder.entries import (
     Turned,
     quantized,
 )
-from sliceplane.recorder.file import Header, Recording, read_lines, recording_of, write_lines
-from sliceplane.recorder.reader import entries
-from sliceplane.recorder.recorder import LifeRecord, Recorder
-from sliceplane.recorder.redact import TOKEN
-from sliceplane.recorder.rows import ANSWER_BYTES_MAX
+from sliceplane.watch.recorder.file import Header, Recording, read_lines, recording_of, write_lines
+from sliceplane.watch.recorder.recorder import LifeRecord, Recorder
+from sliceplane.watch.recorder.redact import TOKEN
+from sliceplane.watch.recorder.rows import ANSWER_BYTES_MAX
 
 BEGAN = 1_800_000_000.25
 SALT = b"saltsalt"

@@ -10,9 +10,9 @@ from tests.effort import effort
 from tests.recorder.test_encoding import Told
 
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.recorder.delta import Reading, schema
-from sliceplane.recorder.file import Header, RecordingError, read_lines, write_lines
-from sliceplane.recorder.reader import entries
+from sliceplane.diagnose.timeline.reader import entries
+from sliceplane.watch.recorder.delta import Reading, schema
+from sliceplane.watch.recorder.file import Header, RecordingError, read_lines, write_lines
 
 
 def lines(steps: int = 400) -> list[bytes]:

@@ -16,13 +16,13 @@ from tests.effort import effort
 from tests.recorder.test_files import LINES
 
 from sliceplane.cli.main import main
-from sliceplane.recorder import blocks
-from sliceplane.recorder.blocks import RecordingError, check_values, inflated, names_of_all, rows_of, rows_of_all
-from sliceplane.recorder.delta import Reading, schema
-from sliceplane.recorder.entries import BlockNames
-from sliceplane.recorder.file import HEADER_BYTES_MAX, Header, read_lines
-from sliceplane.recorder.index import Index
-from sliceplane.recorder.reader import UNREADABLE, entries
+from sliceplane.diagnose.timeline.index import Index
+from sliceplane.diagnose.timeline.reader import UNREADABLE, entries
+from sliceplane.watch.recorder import blocks
+from sliceplane.watch.recorder.blocks import RecordingError, check_values, inflated, names_of_all, rows_of, rows_of_all
+from sliceplane.watch.recorder.delta import Reading, schema
+from sliceplane.watch.recorder.entries import BlockNames
+from sliceplane.watch.recorder.file import HEADER_BYTES_MAX, Header, read_lines
 
 pack = msgspec.msgpack.encode
 

@@ -17,16 +17,16 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import PodSpec
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import RESOURCES, ControllerRevisions, Deployments, Pods, ReplicaSets, Resource
-from sliceplane.controllers.base import Done, Job, Work
-from sliceplane.controllers.emulation.deployment import DeploymentController
-from sliceplane.documents.schema import Type, lookup, struct
-from sliceplane.informer.cache import Change
-from sliceplane.recorder.delta import schema
-from sliceplane.recorder.file import Header, read_lines, write_lines
-from sliceplane.recorder.recorder import Recorder
-from sliceplane.recorder.redact import KEPT_ANNOTATIONS, TOKEN, Redactor
-from sliceplane.recorder.replay import Replay
-from sliceplane.recorder.templates import KEPT
+from sliceplane.diagnose.timeline.replay import Replay
+from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.server.documents.schema import Type, lookup, struct
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job, Work
+from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.file import Header, read_lines, write_lines
+from sliceplane.watch.recorder.recorder import Recorder
+from sliceplane.watch.recorder.redact import KEPT_ANNOTATIONS, TOKEN, Redactor
+from sliceplane.watch.recorder.templates import KEPT
 
 SALT = b"0123456789abcdef"
 MARK = re.compile(r"(?:M|m)4RK(\d+)z")

@@ -17,16 +17,16 @@ from sliceplane.api.core import Condition, Node, Pod, PodIP, PodSpec, PodStatus,
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.informer.cache import Change
-from sliceplane.recorder.delta import schema
-from sliceplane.recorder.entries import Base, Changed, Code, Turned
-from sliceplane.recorder.file import Header, Recording, recording_of
-from sliceplane.recorder.reader import entries
-from sliceplane.recorder.recorder import Recorder
-from sliceplane.recorder.replay import Replay
-from sliceplane.recorder.rows import writer_of
+from sliceplane.diagnose.timeline.reader import entries
+from sliceplane.diagnose.timeline.replay import Replay
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job
+from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.entries import Base, Changed, Code, Turned
+from sliceplane.watch.recorder.file import Header, Recording, recording_of
+from sliceplane.watch.recorder.recorder import Recorder
+from sliceplane.watch.recorder.rows import writer_of
 
 BEGAN = 1_800_000_000.0
 PODS = 30

@@ -9,17 +9,17 @@ import pytest
 from tests.effort import scaled
 from tests.figures import tell
 
-from sliceplane.recorder.entries import Turned
-from sliceplane.recorder.file import Recording, read_lines
-from sliceplane.recorder.reader import entries
-from sliceplane.recorder.replay import Replay, ReplayReport
-from sliceplane.sim.faults import parse_faults
-from sliceplane.sim.recording import LIMIT_BYTES, adopt, lines, make_recorder, makers_of
-from sliceplane.sim.report import replay as replay_line
-from sliceplane.sim.simulation import Options, Simulation
+from sliceplane.diagnose.timeline.reader import entries
+from sliceplane.diagnose.timeline.replay import Replay, ReplayReport
+from sliceplane.lab.sim.faults import parse_faults
+from sliceplane.lab.sim.recording import LIMIT_BYTES, adopt, lines, make_recorder, makers_of
+from sliceplane.lab.sim.report import replay as replay_line
+from sliceplane.lab.sim.simulation import Options, Simulation
+from sliceplane.server.store.types import Key
 from sliceplane.slices.packer import SlicePacker
 from sliceplane.slices.service import ServiceState
-from sliceplane.store.types import Key
+from sliceplane.watch.recorder.entries import Turned
+from sliceplane.watch.recorder.file import Recording, read_lines
 
 #: incidents of the full run (make soak)
 INCIDENTS = 1000
@@ -59,7 +59,7 @@ def test_incidents_replay_with_the_same_writes() -> None:
 @pytest.mark.parametrize("seeds", [range(21, 22), pytest.param(range(22, 42), marks=pytest.mark.slow)])
 def test_large_objects_and_answers_replay_too(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("ANSWER_BYTES_MAX", "OBJECT_BYTES_MAX"):
-        monkeypatch.setattr(f"sliceplane.recorder.rows.{limit}", 0)
+        monkeypatch.setattr(f"sliceplane.watch.recorder.rows.{limit}", 0)
     assert same(seeds) == list(seeds)
 
 

@@ -17,19 +17,19 @@ from sliceplane.api.core import Condition, Lease, Pod, PodIP, PodStatus, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object, ObjectMeta, ObjectReference, OwnerReference
 from sliceplane.api.scheme import Deployments, EndpointSlices, Leases, Pods, ReplicaSets, Resource, Services
-from sliceplane.controllers.base import Done, Job, Work, Write
-from sliceplane.informer.cache import Change
-from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_PREFIX
-from sliceplane.recorder.delta import schema
-from sliceplane.recorder.elsewhere import lines_of
-from sliceplane.recorder.entries import Changed, Marked
-from sliceplane.recorder.file import Header, Recording, recording_of
-from sliceplane.recorder.index import Index
-from sliceplane.recorder.reader import entries
-from sliceplane.recorder.recorder import Recorder
-from sliceplane.recorder.timeline import Timeline
-from sliceplane.recorder.timeline_text import line_document, line_text, membership_text
-from sliceplane.store.types import EventType, Key, Record, StoreEvent
+from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
+from sliceplane.diagnose.timeline.elsewhere import lines_of
+from sliceplane.diagnose.timeline.index import Index
+from sliceplane.diagnose.timeline.reader import entries
+from sliceplane.diagnose.timeline.text import line_document, line_text, membership_text
+from sliceplane.diagnose.timeline.timeline import Timeline
+from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job, Work, Write
+from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.entries import Changed, Marked
+from sliceplane.watch.recorder.file import Header, Recording, recording_of
+from sliceplane.watch.recorder.recorder import Recorder
 
 replace = msgspec.structs.replace
 

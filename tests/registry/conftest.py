@@ -15,9 +15,9 @@ from tests.registry.rules import RuleCheck
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import (
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import (
     Body,
     Context,
     DeleteOptions,
@@ -31,8 +31,8 @@ from sliceplane.registry.types import (
     WatchPlan,
     WriteOptions,
 )
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import StoreEvent
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import StoreEvent
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import pytest
 from tests.workers import takes_long
 
-import sliceplane.registry
+import sliceplane.server.registry
 from sliceplane.api import errors
 
 ROOM = Path(__file__).parent
-PACKAGE = Path(sliceplane.registry.__file__).parent
+PACKAGE = Path(sliceplane.server.registry.__file__).parent
 #: rules of objects, not of options or reviews
 SCOPE = ("admission/", "kinds/", "metadata.py", "validation/")
 FACTORIES = (
@@ -41,7 +41,7 @@ class Rule(NamedTuple):
 
     def __str__(self) -> str:
         text = (PACKAGE / self.file).read_text(encoding="utf-8").splitlines()[self.line - 1].strip()
-        return f"src/sliceplane/registry/{self.file}:{self.line}: {text}"
+        return f"src/sliceplane/server/registry/{self.file}:{self.line}: {text}"
 
 
 def rules_in(texts: dict[str, str]) -> set[Rule]:
@@ -88,11 +88,11 @@ broken: set[Rule] = set()
 
 def note() -> None:
     """From now on ``broken`` has the places from which complaints came."""
-    for module in pkgutil.walk_packages(sliceplane.registry.__path__, "sliceplane.registry."):
+    for module in pkgutil.walk_packages(sliceplane.server.registry.__path__, "sliceplane.server.registry."):
         importlib.import_module(module.name)
     exchanged = {name: _noting(getattr(errors, name)) for name in FACTORIES}
     for module_name, loaded in list(sys.modules.items()):
-        if module_name.startswith("sliceplane.registry."):
+        if module_name.startswith("sliceplane.server.registry."):
             for name in FACTORIES:
                 if vars(loaded).get(name) is getattr(errors, name):
                     setattr(loaded, name, exchanged[name])

@@ -14,8 +14,8 @@ from tests.effort import effort
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices, EndpointSlicesV1beta1, EndpointsObjects, Resource, Services
-from sliceplane.documents import protobuf
-from sliceplane.documents.strict import decode_yaml
+from sliceplane.server.documents import protobuf
+from sliceplane.server.documents.strict import decode_yaml
 
 names = st.sampled_from(["a", "b-c", "n1"])
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -21,7 +21,7 @@ from sliceplane.api.scheme import (
     ServiceAccounts,
     by_kind,
 )
-from sliceplane.external.registration import (
+from sliceplane.consume.agents.registration import (
     ANNOTATION_REFUSED,
     LABEL_AGENT,
     MANAGED_BY,
@@ -29,9 +29,9 @@ from sliceplane.external.registration import (
     Registration,
     slice_name,
 )
-from sliceplane.registry import rehearsal
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import AUTHENTICATED, Body, Context, User, WriteOptions
+from sliceplane.server.registry import rehearsal
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import AUTHENTICATED, Body, Context, User, WriteOptions
 
 SERVICE = "kubernetes.io/service-name"
 MANAGER = "endpointslice.kubernetes.io/managed-by"

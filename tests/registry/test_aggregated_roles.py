@@ -11,7 +11,7 @@ from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ClusterRoles
-from sliceplane.registry.types import Body, Context, Target, User, WriteOptions
+from sliceplane.server.registry.types import Body, Context, Target, User, WriteOptions
 
 LABEL = "rbac.authorization.k8s.io/aggregate-to-"
 MUST = "must have cluster-admin privileges to use the aggregationRule"

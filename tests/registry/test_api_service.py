@@ -9,8 +9,8 @@ import pytest
 
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Leases, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.registry import Registry
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.registry import Registry
 
 A, B = "192.0.2.10", "192.0.2.9"
 

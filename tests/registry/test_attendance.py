@@ -23,13 +23,13 @@ from sliceplane.api.scheme import (
     Secrets,
     ServiceAccounts,
 )
-from sliceplane.registry.attendance import Claim
-from sliceplane.registry.authentication.bearer import LEEWAY_S
-from sliceplane.registry.authentication.impersonation import Impersonation
-from sliceplane.registry.authorization.standing import Standing
-from sliceplane.registry.core import key_of
-from sliceplane.registry.types import AUTHENTICATED, MASTERS, Attributes, User
-from sliceplane.store.types import restamp
+from sliceplane.server.registry.attendance import Claim
+from sliceplane.server.registry.authentication.bearer import LEEWAY_S
+from sliceplane.server.registry.authentication.impersonation import Impersonation
+from sliceplane.server.registry.authorization.standing import Standing
+from sliceplane.server.registry.core import key_of
+from sliceplane.server.registry.types import AUTHENTICATED, MASTERS, Attributes, User
+from sliceplane.server.store.types import restamp
 
 ANN = User(name="ann", groups=("devs", AUTHENTICATED))
 WATCH = Attributes(verb="watch", resource="pods", namespace="default")

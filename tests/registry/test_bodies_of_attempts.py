@@ -10,9 +10,9 @@ import pytest
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.registry.decoding import decode_body
-from sliceplane.registry.types import WriteOptions
-from sliceplane.shell.server.requests.params import decode_object
+from sliceplane.server.io.requests.params import decode_object
+from sliceplane.server.registry.decoding import decode_body
+from sliceplane.server.registry.types import WriteOptions
 
 STRICT = WriteOptions(field_manager="test", field_validation="Strict")
 TIDY: dict[str, Any] = {

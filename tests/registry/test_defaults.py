@@ -20,8 +20,8 @@ from sliceplane.api.scheme import (
     Resource,
     Services,
 )
-from sliceplane.documents import schema
-from sliceplane.registry.kinds import kind_of
+from sliceplane.server.documents import schema
+from sliceplane.server.registry.kinds import kind_of
 
 
 def filled(resource: Resource, document: Any) -> Any:

@@ -15,9 +15,9 @@ from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError, quote
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
-from sliceplane.registry.authorization import escalation
-from sliceplane.registry.authorization.index import refusal
-from sliceplane.registry.types import AUTHENTICATED, Attributes, Body, Context, User, WriteOptions
+from sliceplane.server.registry.authorization import escalation
+from sliceplane.server.registry.authorization.index import refusal
+from sliceplane.server.registry.types import AUTHENTICATED, Attributes, Body, Context, User, WriteOptions
 
 EVE = User(name="eve", groups=(AUTHENTICATED,))
 TO_VIEW = "rbac.authorization.k8s.io/aggregate-to-view"

@@ -10,7 +10,7 @@ import pytest
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import PodDisruptionBudgets, Pods
-from sliceplane.registry.types import Body, Outcome, WriteOptions
+from sliceplane.server.registry.types import Body, Outcome, WriteOptions
 
 Api = Any
 LABELS = {"app": "web"}

@@ -6,9 +6,9 @@ import pytest
 
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
-from sliceplane.registry.kinds import KINDS, kind_of
-from sliceplane.registry.kinds.kind import Kind
-from sliceplane.registry.registry import _POSTED, _VIEWS
+from sliceplane.server.registry.kinds import KINDS, kind_of
+from sliceplane.server.registry.kinds.kind import Kind
+from sliceplane.server.registry.registry import _POSTED, _VIEWS
 
 
 def test_every_resource_has_its_kind_and_no_kind_is_there_twice() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sliceplane.api.scheme import LimitRanges, Pods
-from sliceplane.documents import table
-from sliceplane.documents.protobuf import decode, encode
-from sliceplane.documents.table.columns import PLAIN
+from sliceplane.server.documents import table
+from sliceplane.server.documents.protobuf import decode, encode
+from sliceplane.server.documents.table.columns import PLAIN
 
 
 def limits(*items: Any, name: str = "l") -> Any:

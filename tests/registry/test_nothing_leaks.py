@@ -12,9 +12,9 @@ from tests.effort import effort
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import IPAddresses, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.registry import Registry
-from sliceplane.store.mvcc import Store
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.store.mvcc import Store
 
 NAMES = st.sampled_from(["a", "b", "c"])
 SPECS = st.fixed_dictionaries(

@@ -9,9 +9,9 @@ from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods
-from sliceplane.registry import rehearsal
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import AUTHENTICATED, MASTERS, Body, Context, User, WriteOptions
+from sliceplane.server.registry import rehearsal
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import AUTHENTICATED, MASTERS, Body, Context, User, WriteOptions
 
 TENANT = User(name="tenant", groups=(AUTHENTICATED,))
 ADMIN = User(name="admin", groups=(MASTERS, AUTHENTICATED))

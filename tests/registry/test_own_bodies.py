@@ -9,11 +9,11 @@ import pytest
 from sliceplane.api.codec import OwnJson, encode
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.decoding import body_of_json
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import Context, Target, User, WriteOptions
-from sliceplane.store.mvcc import Store
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.decoding import body_of_json
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import Context, Target, User, WriteOptions
+from sliceplane.server.store.mvcc import Store
 
 CONTEXT = Context(now=1_800_000_000.0, user=User(name="system:kube-controller-manager", groups=("system:masters",)))
 OPTIONS = WriteOptions(field_manager="kube-controller-manager", field_validation="Strict")

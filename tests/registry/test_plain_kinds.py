@@ -20,10 +20,10 @@ from sliceplane.api.scheme import (
     VolumeAttachments,
     VolumeAttributesClasses,
 )
-from sliceplane.registry.kinds import kind_of
-from sliceplane.registry.kinds.plain import FieldRule, check, check_unchanged, fill
-from sliceplane.shell.server.nonresource.discovery import Discovery
-from sliceplane.shell.server.requests.request import parse, resolve, verb_of
+from sliceplane.server.io.nonresource.discovery import Discovery
+from sliceplane.server.io.requests.request import parse, resolve, verb_of
+from sliceplane.server.registry.kinds import kind_of
+from sliceplane.server.registry.kinds.plain import FieldRule, check, check_unchanged, fill
 
 RULES = (
     FieldRule(

@@ -8,7 +8,7 @@ import pytest
 from tests.registry.conftest import Api
 
 from sliceplane.api.scheme import Pods, ServiceAccounts
-from sliceplane.registry.admission.service_accounts import MOUNT_PATH
+from sliceplane.server.registry.admission.service_accounts import MOUNT_PATH
 
 MIRROR = {"kubernetes.io/config.mirror": "hash"}
 

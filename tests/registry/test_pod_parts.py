@@ -9,7 +9,7 @@ import pytest
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Bindings, LimitRanges, Pods, ResourceQuotas
-from sliceplane.registry.types import Body, WriteOptions
+from sliceplane.server.registry.types import Body, WriteOptions
 
 Api = Any
 DEBUGGER = {"name": "debugger", "image": "busybox", "targetContainerName": "c"}

@@ -14,12 +14,12 @@ from tests.registry.conftest import Api
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
-from sliceplane.registry.authorization.aggregation import GATHERED_CHARACTERS_MAX
-from sliceplane.registry.authorization.index import PolicyIndex, _Subject
-from sliceplane.registry.authorization.rules import PolicyRule, RoleRules, decode_binding, decode_role
-from sliceplane.registry.types import AUTHENTICATED, Attributes, User
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Key
+from sliceplane.server.registry.authorization.aggregation import GATHERED_CHARACTERS_MAX
+from sliceplane.server.registry.authorization.index import PolicyIndex, _Subject
+from sliceplane.server.registry.authorization.rules import PolicyRule, RoleRules, decode_binding, decode_role
+from sliceplane.server.registry.types import AUTHENTICATED, Attributes, User
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import Key
 
 ANYBODY = User(name="anybody", groups=(AUTHENTICATED,))
 TO_VIEW = "rbac.authorization.k8s.io/aggregate-to-view"

@@ -90,7 +90,7 @@ def test_generate_name_gives_up_after_eight_tries(api: Any, monkeypatch: pytest.
         tries.append(prefix)
         return f"{prefix}same"
 
-    monkeypatch.setattr("sliceplane.registry.metadata.generated_name", stuck)
+    monkeypatch.setattr("sliceplane.server.registry.metadata.generated_name", stuck)
     api.create(ConfigMaps, {"metadata": {"generateName": "a-"}})
     tries.clear()
     error = api.fails("create", ConfigMaps, {"metadata": {"generateName": "a-"}})

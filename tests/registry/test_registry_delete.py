@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Pods, Services
-from sliceplane.store.types import EventType
+from sliceplane.server.store.types import EventType
 
 
 def body(outcome: Any) -> Any:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.registry.conftest import Api
 
 from sliceplane.api.scheme import Events, EventsV1
-from sliceplane.documents import conversion
 from sliceplane.kit.times import format_micro_time, format_time
-from sliceplane.registry.documents import document_of
-from sliceplane.registry.expiry import Expiry
-from sliceplane.store.types import Key
+from sliceplane.server.documents import conversion
+from sliceplane.server.registry.documents import document_of
+from sliceplane.server.registry.expiry import Expiry
+from sliceplane.server.store.types import Key
 
 TIME = "2026-11-21T10:00:00.000000Z"
 

@@ -10,8 +10,8 @@ import pytest
 from sliceplane.api.gates import Gates, Release
 from sliceplane.api.scheme import EndpointSlices, EndpointSlicesV1beta1, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.registry import Registry
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.registry import Registry
 
 GATED = [
     ("EndpointSliceNodeName", None, {"nodeName": "n1"}, {}),

@@ -10,7 +10,7 @@ import pytest
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Nodes, Pods
-from sliceplane.registry.options import NEWEST, Continue, decode_continue, encode_continue_start
+from sliceplane.server.registry.options import NEWEST, Continue, decode_continue, encode_continue_start
 
 
 def fill(api: Any, *names: str, namespace: str = "default", labels: Any = None) -> None:

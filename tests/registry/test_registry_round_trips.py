@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.api.scheme import EndpointSlices, EndpointSlicesV1beta1, Resource
-from sliceplane.documents import protobuf
+from sliceplane.server.documents import protobuf
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 

@@ -18,9 +18,9 @@ from sliceplane.api.scheme import (
     Pods,
     Services,
 )
-from sliceplane.registry.kinds import kind_of
-from sliceplane.registry.types import Target
-from sliceplane.store.types import EventType
+from sliceplane.server.registry.kinds import kind_of
+from sliceplane.server.registry.types import Target
+from sliceplane.server.store.types import EventType
 
 POD = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "nginx:1.27"}]}}
 TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}

@@ -9,7 +9,7 @@ import pytest
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, EndpointSlicesV1beta1
-from sliceplane.registry.documents import make_record
+from sliceplane.server.registry.documents import make_record
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 ANNOTATION = "endpointslice.kubernetes.io/v1beta1-topology"

@@ -13,7 +13,7 @@ from tests.registry.test_registry_machine import steps
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, Pods, Services
-from sliceplane.registry.types import Body, Target, WriteOptions
+from sliceplane.server.registry.types import Body, Target, WriteOptions
 
 
 @effort(60)

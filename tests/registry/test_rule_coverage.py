@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.effort import effort
 
-from sliceplane.registry.authorization import coverage
-from sliceplane.registry.authorization.coverage import TooManySteps, covers, missing
-from sliceplane.registry.authorization.rules import PolicyRule
+from sliceplane.server.registry.authorization import coverage
+from sliceplane.server.registry.authorization.coverage import TooManySteps, covers, missing
+from sliceplane.server.registry.authorization.rules import PolicyRule
 
 EVERYTHING = (PolicyRule(verbs=("*",), groups=("*",), resources=("*",)), PolicyRule(verbs=("*",), urls=("*",)))
 

@@ -6,7 +6,7 @@ from tests.registry import rules
 from tests.registry.rules import Rule, rules_in
 
 from sliceplane.api.scheme import PriorityClasses
-from sliceplane.registry.kinds import kind_of
+from sliceplane.server.registry.kinds import kind_of
 
 SOURCE = """
 def check(path, value) -> list[FieldError]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sliceplane.api.scheme import SERVED, EndpointSlicesV1beta1
-from sliceplane.registry.config import served_resources
+from sliceplane.server.registry.config import served_resources
 
 
 @pytest.mark.parametrize(

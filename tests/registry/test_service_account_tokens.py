@@ -13,10 +13,10 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets, ServiceAccounts, TokenReviews
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import Body, Target, User, WriteOptions
-from sliceplane.store.mvcc import Store
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import Body, Target, User, WriteOptions
+from sliceplane.server.store.mvcc import Store
 
 ISSUER = "https://here"
 STATIC = User(name="alice", groups=("system:authenticated",))

@@ -9,11 +9,11 @@ import pytest
 
 from sliceplane.api.scheme import Events, IPAddresses, ServiceCIDRs, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.admission.address_book import NumberLedger, Range, static_band
-from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.registry import Registry
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Key
+from sliceplane.server.registry.admission.address_book import NumberLedger, Range, static_band
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import Key
 
 PARENT = {"resource": "services", "namespace": "default", "name": "s"}
 
@@ -285,7 +285,7 @@ def test_a_database_from_before_is_repaired_at_the_start_without_noise(api: Any)
 
 
 def _moved(record: Any, revision: int) -> Any:
-    from sliceplane.store.types import restamp
+    from sliceplane.server.store.types import restamp
 
     return restamp(record, revision)
 

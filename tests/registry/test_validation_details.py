@@ -32,8 +32,8 @@ from sliceplane.api.scheme import (
     Services,
     StatefulSets,
 )
-from sliceplane.registry.answers import validate_create
-from sliceplane.registry.kinds import kind_of
+from sliceplane.server.registry.answers import validate_create
+from sliceplane.server.registry.kinds import kind_of
 
 TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}
 WORKLOAD = {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}

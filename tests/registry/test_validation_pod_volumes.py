@@ -10,8 +10,8 @@ from tests.registry.test_validation_details import TEMPLATE, WORKLOAD, made
 from tests.registry.test_validation_pods import complaints, container
 
 from sliceplane.api.scheme import Pods, Resource, StatefulSets
-from sliceplane.registry.answers import validate_update
-from sliceplane.registry.validation.volumes import check_volumes
+from sliceplane.server.registry.answers import validate_update
+from sliceplane.server.registry.validation.volumes import check_volumes
 
 V0 = "spec.volumes[0]"
 CONTEXT = "spec.securityContext"

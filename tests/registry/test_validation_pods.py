@@ -12,8 +12,8 @@ import pytest
 from tests.growth.measure import assert_linear
 
 from sliceplane.api.scheme import Deployments, Pods
-from sliceplane.registry.kinds import kind_of
-from sliceplane.registry.validation.resources import AMOUNTS_MAX
+from sliceplane.server.registry.kinds import kind_of
+from sliceplane.server.registry.validation.resources import AMOUNTS_MAX
 
 C0 = "spec.containers[0]"
 GPUS = f'{C0}.resources.requests[gpus]: Invalid value: "gpus": must be a standard resource'

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
-from sliceplane.registry.kinds import kind_of
+from sliceplane.server.registry.kinds import kind_of
 
 CANONICAL = 'IPv6 address "2001:DB8::1" should be in RFC 5952 canonical format ("2001:db8::1")'
 ZEROS = 'non-standard IP address "10.0.0.01" will be considered invalid in a future Kubernetes release: use "10.0.0.1"'

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sliceplane.api.scheme import ALL_VERBS, LISTED, SERVED, UNDISCOVERED
-from sliceplane.shell.server.nonresource.discovery import resource_entry, subresource_entries
+from sliceplane.server.io.nonresource.discovery import resource_entry, subresource_entries
 
 LIST: Final = Path(__file__).parent / "data" / "upstream_discovery.txt"
 ALL: Final = frozenset(ALL_VERBS)

@@ -31,9 +31,9 @@ from tests.replicated.history import Truth, Version, check
 from tests.waiting import eventually
 
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
-from sliceplane.store.batches import FeedItem, Group
-from sliceplane.store.types import EventType
+from sliceplane.server.io.storage.etcd.backend import EtcdBackend
+from sliceplane.server.store.batches import FeedItem, Group
+from sliceplane.server.store.types import EventType
 
 NAMES = ["k0", "k1", "k2", "k3"]
 WRITERS_PER_SERVER = 3

@@ -17,8 +17,8 @@ from tests.replicated.members import Member
 from tests.replicated.proxies import Link
 from tests.waiting import eventually, until
 
-from sliceplane.shell.server.storage.etcd import wire
-from sliceplane.shell.server.storage.etcd.client import EtcdClient, EtcdConfig, NoAnswer
+from sliceplane.server.io.storage.etcd import wire
+from sliceplane.server.io.storage.etcd.client import EtcdClient, EtcdConfig, NoAnswer
 
 PREFIX = "/chaos"
 #: short, so that a server which was away has missed something for good

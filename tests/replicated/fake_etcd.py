@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from sliceplane.shell.server.storage.etcd import wire
-from sliceplane.shell.server.storage.etcd.layout import Layout
+from sliceplane.server.io.storage.etcd import wire
+from sliceplane.server.io.storage.etcd.layout import Layout
 
 
 class FakeEtcd:

@@ -17,15 +17,15 @@ from tests.replicated.fake_etcd import FakeEtcd
 
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import Context, User
-from sliceplane.shell.server.storage.etcd.layout import Layout, decode_head, decode_row
-from sliceplane.store.backend import Loaded, chain
-from sliceplane.store.batches import Batch, Group, HeadName, Ticket
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Store
-from sliceplane.store.replica import Replica
+from sliceplane.server.io.storage.etcd.layout import Layout, decode_head, decode_row
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import Context, User
+from sliceplane.server.store.backend import Loaded, chain
+from sliceplane.server.store.batches import Batch, Group, HeadName, Ticket
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.replica import Replica
 
 CONFIG = RegistryConfig(service_cidrs=("10.96.0.0/28",), node_port_first=30000, node_port_last=30003)
 NOW = 1_800_000_000.0
@@ -277,6 +277,6 @@ def shown(store: Store) -> dict[str, Any]:
 
 
 def _gone(key: bytes) -> Any:
-    from sliceplane.shell.server.storage.etcd import wire
+    from sliceplane.server.io.storage.etcd import wire
 
     return wire.TxnRequest(success=[wire.delete(key)])

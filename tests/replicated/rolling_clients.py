@@ -19,8 +19,8 @@ import aiohttp
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Leases, Pods, Resource
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.transport.http import HttpClient
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.http import HttpClient
 
 NAMESPACE = "/api/v1/namespaces/default"
 REQUEST_SECONDS_MAX = 60.0

@@ -21,9 +21,9 @@ from tests.replicated.balancer import Balancer
 from tests.replicated.members import Member
 from tests.waiting import eventually
 
-from sliceplane.shell.transport import kubeconfig
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.replies import Retries
+from sliceplane.watch.io import kubeconfig
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.replies import Retries
 
 #: a balancer that is held up all that time sends a client to a server that is gone
 DELAY_SECONDS = 4.0

@@ -11,16 +11,16 @@ from typing import Any
 
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import User
-from sliceplane.shell.server.inprocess import InProcessClient
-from sliceplane.shell.server.requests.reports import HeldReports
-from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
-from sliceplane.shell.server.storage.etcd.client import EtcdConfig
-from sliceplane.shell.server.storage.replicated import ReplicatedCommitter
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Store
-from sliceplane.store.watcher import Interest, Watcher
+from sliceplane.server.io.inprocess import InProcessClient
+from sliceplane.server.io.requests.reports import HeldReports
+from sliceplane.server.io.storage.etcd.backend import EtcdBackend
+from sliceplane.server.io.storage.etcd.client import EtcdConfig
+from sliceplane.server.io.storage.replicated import ReplicatedCommitter
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import User
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.watcher import Interest, Watcher
 
 
 class _Body:

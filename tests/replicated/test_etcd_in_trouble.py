@@ -20,7 +20,7 @@ from tests.replicated.servers import Server, servers
 from tests.waiting import PATIENCE_S, eventually
 
 from sliceplane.api.errors import StatusError
-from sliceplane.shell.server.storage.committing import report_mended, report_trouble
+from sliceplane.server.io.storage.committing import report_mended, report_trouble
 
 
 @contextlib.contextmanager

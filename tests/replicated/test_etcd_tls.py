@@ -14,9 +14,9 @@ from cryptography.x509.oid import NameOID
 from tests.replicated.members import cluster, make
 from tests.replicated.servers import servers
 
-from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
-from sliceplane.shell.server.storage.etcd.client import EtcdConfig
+from sliceplane.server.io.storage.committing import StorageError
+from sliceplane.server.io.storage.etcd.backend import EtcdBackend
+from sliceplane.server.io.storage.etcd.client import EtcdConfig
 
 
 class Authority:

@@ -11,11 +11,11 @@ from tests.replicated.servers import Server, servers
 from tests.waiting import eventually
 
 from sliceplane.api.errors import StatusError
-from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.etcd import wire
-from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
-from sliceplane.shell.server.storage.etcd.layout import FORMAT
-from sliceplane.store.types import Key, Record
+from sliceplane.server.io.storage.committing import StorageError
+from sliceplane.server.io.storage.etcd import wire
+from sliceplane.server.io.storage.etcd.backend import EtcdBackend
+from sliceplane.server.io.storage.etcd.layout import FORMAT
+from sliceplane.server.store.types import Key, Record
 
 
 def _upgrade(server: Server, version: bytes) -> None:

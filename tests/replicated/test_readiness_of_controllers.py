@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.waiting import eventually
 
-from sliceplane.shell.hosting.catalogue import default_controllers
-from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
-from sliceplane.shell.server.requests.request import Query
+from sliceplane.controllers.io.catalogue import default_controllers
+from sliceplane.controllers.io.embedded import ControllerService
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.server.io.requests.request import Query
 
 
 @dataclass

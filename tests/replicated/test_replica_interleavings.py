@@ -13,10 +13,10 @@ from tests.figures import tell
 from tests.replicated.interleaving import CTX, Node, World, oracle_of, shown
 
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Resource, ResourceQuotas, Services
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import Body, DeleteOptions, ListOptions, Target, WriteOptions
-from sliceplane.store.batches import Ticket
-from sliceplane.store.turns import PATIENCE_S
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import Body, DeleteOptions, ListOptions, Target, WriteOptions
+from sliceplane.server.store.batches import Ticket
+from sliceplane.server.store.turns import PATIENCE_S
 
 OPTIONS = WriteOptions()
 #: without a token's volume, whose name is drawn

@@ -18,12 +18,12 @@ from tests.waiting import eventually
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
-from sliceplane.shell.server.storage.etcd.client import EtcdConfig
-from sliceplane.shell.server.storage.etcd.layout import Origin, decode_head
-from sliceplane.store.backend import REVISIONS_BEYOND
-from sliceplane.store.replica import OutOfOrder
-from sliceplane.store.watcher import Interest
+from sliceplane.server.io.storage.etcd.backend import EtcdBackend
+from sliceplane.server.io.storage.etcd.client import EtcdConfig
+from sliceplane.server.io.storage.etcd.layout import Origin, decode_head
+from sliceplane.server.store.backend import REVISIONS_BEYOND
+from sliceplane.server.store.replica import OutOfOrder
+from sliceplane.server.store.watcher import Interest
 
 
 class Restored(World):

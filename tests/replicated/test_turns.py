@@ -7,7 +7,7 @@ from tests.replicated.interleaving import World
 from tests.replicated.test_replica_interleavings import create, prepared
 
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.store.turns import EXPECTED_S_MAX, PATIENCE_S, Turns
+from sliceplane.server.store.turns import EXPECTED_S_MAX, PATIENCE_S, Turns
 
 
 def busy_rounds(world: World, rounds: int, *, feed_lag: int, requests: int = 8) -> list[int]:

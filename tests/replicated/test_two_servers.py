@@ -17,9 +17,9 @@ from tests.waiting import eventually
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps, Pods, Services
-from sliceplane.shell.server.storage import replicated
-from sliceplane.shell.server.storage.etcd import wire
-from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
+from sliceplane.server.io.storage import replicated
+from sliceplane.server.io.storage.etcd import wire
+from sliceplane.server.io.storage.etcd.backend import EtcdBackend
 
 
 async def test_a_write_is_seen_by_linearizable_reads_of_the_other_at_once(etcd: Member) -> None:

@@ -130,9 +130,9 @@ def test_a_server_with_other_keys_does_not_start(etcd: Member, tmp_path: Path) -
 
 
 def test_an_etcd_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sliceplane.shell.server.storage.committing import StorageError
-    from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
-    from sliceplane.shell.server.storage.etcd.client import EtcdConfig
+    from sliceplane.server.io.storage.committing import StorageError
+    from sliceplane.server.io.storage.etcd.backend import EtcdBackend
+    from sliceplane.server.io.storage.etcd.client import EtcdConfig
 
     backend = EtcdBackend(EtcdConfig(servers=("http://127.0.0.1:9",)))
     try:

@@ -10,11 +10,11 @@ from typing import Any
 
 from tests.shell.server.serving import Server
 
-from sliceplane.controllers.base import Controller
+from sliceplane.controllers.io import ControllerHost
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.hosting import ControllerHost
-from sliceplane.shell.transport import kubeconfig
-from sliceplane.shell.transport.http import HttpClient
+from sliceplane.watch.controller.base import Controller
+from sliceplane.watch.io import kubeconfig
+from sliceplane.watch.io.http import HttpClient
 
 NAMESPACE = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

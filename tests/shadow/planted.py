@@ -10,9 +10,9 @@ import msgspec
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Object
-from sliceplane.controllers.base import ControllerInfo, Done, Job, Work
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Job, Work
 
 replace = msgspec.structs.replace
 

@@ -31,8 +31,8 @@ from sliceplane.api.discovery import LABEL_SKIP_MIRROR
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
-from sliceplane.shell.hosting import ControllerHost
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.controllers.io import ControllerHost
+from sliceplane.server.io.plane import PlaneConfig
 from sliceplane.slices.succession import SelectorChanges
 
 PODS = 13

@@ -23,8 +23,8 @@ from sliceplane.api.discovery import (
     SliceEndpoint,
 )
 from sliceplane.api.meta import ObjectMeta, ObjectReference, OwnerReference
-from sliceplane.shadow.compare import compare
-from sliceplane.shadow.differences import DifferenceKind
+from sliceplane.diagnose.shadow.compare import compare
+from sliceplane.diagnose.shadow.differences import DifferenceKind
 from sliceplane.slices import oracle
 from sliceplane.slices.engine import SliceEngine
 

@@ -27,16 +27,16 @@ from tests.waiting import until
 from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices
-from sliceplane.cli.shadow import Printed
+from sliceplane.cli.ask.shadow import Printed
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.shadow.differences import DifferenceKind, SliceDifference
-from sliceplane.shadow.ledger import DIFFERENCES_PER_SERVICE_MAX, DifferenceLedger, News
-from sliceplane.shadow.report import ShadowSummary, findings, findings_of_lines, json_line, line, summary_of
-from sliceplane.shell.hosting.shadow import ShadowRun
-from sliceplane.shell.server.plane import PlaneConfig
-from sliceplane.shell.transport import kubeconfig
-from sliceplane.shell.transport.base import ReadOnlyClient
-from sliceplane.shell.transport.http import HttpClient
+from sliceplane.diagnose.shadow.differences import DifferenceKind, SliceDifference
+from sliceplane.diagnose.shadow.io.hosting import ShadowRun
+from sliceplane.diagnose.shadow.ledger import DIFFERENCES_PER_SERVICE_MAX, DifferenceLedger, News
+from sliceplane.diagnose.shadow.report import ShadowSummary, findings, findings_of_lines, json_line, line, summary_of
+from sliceplane.server.io.plane import PlaneConfig
+from sliceplane.watch.io import kubeconfig
+from sliceplane.watch.io.base import ReadOnlyClient
+from sliceplane.watch.io.http import HttpClient
 
 ROOT = Path(__file__).parents[2]
 PODS = 4

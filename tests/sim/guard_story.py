@@ -17,12 +17,12 @@ from sliceplane.api.meta import Document
 from sliceplane.api.requests import Selection, Verb, Write
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.types import ListOutcome
-from sliceplane.sim.faults import parse_faults
-from sliceplane.sim.process import Process
-from sliceplane.sim.removals import HELD_MAX_S, Removals
-from sliceplane.sim.simulation import Options, Simulation
-from sliceplane.sim.streams import SimulatedInformer
+from sliceplane.lab.sim.faults import parse_faults
+from sliceplane.lab.sim.process import Process
+from sliceplane.lab.sim.removals import HELD_MAX_S, Removals
+from sliceplane.lab.sim.simulation import Options, Simulation
+from sliceplane.lab.sim.streams import SimulatedInformer
+from sliceplane.server.registry.types import ListOutcome
 from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, HOLD, HOLD_S
 from sliceplane.slices.removal_doubt import CONFIRM_BOUND_S
 
@@ -43,7 +43,7 @@ OTHERS = 60
 
 
 class GuardStory:
-    """Raises ``sim.steady.Broken`` where an invariant does not hold.  *hold*: the Service or Namespace asks for it."""
+    """Raises ``lab.sim.steady.Broken`` where an invariant does not hold.  *hold*: the Service or Namespace asks for it."""
 
     def __init__(self, seed: int, *, hold: bool = True) -> None:
         self.rng = Rng(seed)

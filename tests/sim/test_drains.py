@@ -10,11 +10,11 @@ from tests.figures import over_seeds, tell
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.drain import barrier, cluster
-from sliceplane.sim.drains import is_ahead
-from sliceplane.sim.faults import parse_faults
-from sliceplane.sim.simulation import Options, Simulation
-from sliceplane.sim.steady import Broken
+from sliceplane.consume.drain import barrier, cluster
+from sliceplane.lab.sim.drains import is_ahead
+from sliceplane.lab.sim.faults import parse_faults
+from sliceplane.lab.sim.simulation import Options, Simulation
+from sliceplane.lab.sim.steady import Broken
 
 ROUNDS, STEPS = 4, 8
 #: after the steps of a round; nodes tell every ten seconds

@@ -15,17 +15,17 @@ from tests.sim.guard_story import LASTING, STORIES, GuardStory
 
 from sliceplane.api.errors import internal
 from sliceplane.api.requests import ListPage, Selection, Write
-from sliceplane.controllers.base import Measured
 from sliceplane.controllers.mass_removal import PROBE_PERIOD_S
-from sliceplane.shell.tools.guarding import read_held, release_holds
-from sliceplane.sim.process import Process
-from sliceplane.sim.removals import HELD_MAX_S
-from sliceplane.sim.server import Server
-from sliceplane.sim.steady import Broken
+from sliceplane.diagnose.io.guarding import read_held, release_holds
+from sliceplane.lab.sim.process import Process
+from sliceplane.lab.sim.removals import HELD_MAX_S
+from sliceplane.lab.sim.server import Server
+from sliceplane.lab.sim.steady import Broken
 from sliceplane.slices import removal_doubt, service
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.guard import REASON_HELD, REASON_RELEASED, Hold
 from sliceplane.slices.removal_doubt import CONFIRM_BOUND_S
+from sliceplane.watch.controller.base import Measured
 
 
 def told(seed: int, *, hold: bool | None = None) -> GuardStory:

@@ -14,7 +14,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.service_syncs import FirstSync
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
 
 OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
 SERVICE = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}

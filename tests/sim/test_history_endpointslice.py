@@ -9,8 +9,8 @@ from tests.sim.stage import Stage
 
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, ReplicaSets, Services
-from sliceplane.sim import documents
-from sliceplane.store.types import StoreEvent
+from sliceplane.lab.sim import documents
+from sliceplane.server.store.types import StoreEvent
 
 
 def test_kubernetes_115658_a_delete_in_a_watch_gap_is_told_by_the_next_list() -> None:

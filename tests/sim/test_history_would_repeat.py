@@ -19,23 +19,23 @@ from tests.sim import test_selector_life as selectors
 
 from sliceplane.api.discovery import ANNOTATION_OVER_CAPACITY
 from sliceplane.api.own_writes import OwnWrites
-from sliceplane.endpoints.engine import EndpointsEngine, EndpointsState
-from sliceplane.endpoints.mirroring.engine import MirrorEngine
-from sliceplane.endpoints.mirroring.service import MirrorState
-from sliceplane.informer.cache import Cache
-from sliceplane.informer.reflector import Reflector
 from sliceplane.kit.containers import Passed
-from sliceplane.registry.kinds import endpoint_slice as slice_rules
-from sliceplane.registry.kinds import endpoints
-from sliceplane.registry.validation import addresses
-from sliceplane.sim.server import Server
-from sliceplane.sim.steady import Broken
+from sliceplane.kit.workqueue import WorkQueue
+from sliceplane.lab.sim.server import Server
+from sliceplane.lab.sim.steady import Broken
+from sliceplane.server.registry.kinds import endpoint_slice as slice_rules
+from sliceplane.server.registry.kinds import endpoints
+from sliceplane.server.registry.validation import addresses
 from sliceplane.slices import facts
+from sliceplane.slices.endpoints.engine import EndpointsEngine, EndpointsState
+from sliceplane.slices.endpoints.mirroring.engine import MirrorEngine
+from sliceplane.slices.endpoints.mirroring.service import MirrorState
 from sliceplane.slices.engine import SliceEngine
 from sliceplane.slices.pod_routes import UNTOUCHED, SelectorIndex
 from sliceplane.slices.service import ServiceState
 from sliceplane.slices.writes import SlicePlan
-from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.watch.cache import Cache
+from sliceplane.watch.reflector import Reflector
 
 Patch = pytest.MonkeyPatch
 _Remembering: Final = type(lru_cache(int))

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from sliceplane.api.scheme import EndpointSlices, Pods
 from sliceplane.cli.main import main
-from sliceplane.shell.server.requests import watch as production
-from sliceplane.sim.scale import front
-from sliceplane.sim.scale.measures import ScaleMeasures
-from sliceplane.sim.scale.plan import MEASURED, Budgets, Costs, ScalePlan
-from sliceplane.sim.scale.run import PART_MAX_S, ScaleOutcome, ScaleRun
-from sliceplane.sim.scale.text import as_text
-from sliceplane.store.types import EventType, Key, Record, StoreEvent
-from sliceplane.store.watcher import Item
+from sliceplane.lab.sim.scale import front
+from sliceplane.lab.sim.scale.measures import ScaleMeasures
+from sliceplane.lab.sim.scale.plan import MEASURED, Budgets, Costs, ScalePlan
+from sliceplane.lab.sim.scale.run import PART_MAX_S, ScaleOutcome, ScaleRun
+from sliceplane.lab.sim.scale.text import as_text
+from sliceplane.server.io.requests import watch as production
+from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
+from sliceplane.server.store.watcher import Item
 
 SMALL = ScalePlan(nodes=12, pods=48, services=6, rolling=1, ready_s=1.0, termination_s=2.0, node_grace_s=2.0)
 

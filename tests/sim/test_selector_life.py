@@ -11,14 +11,14 @@ import pytest
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Services
-from sliceplane.controllers.base import Write
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.service_syncs import FirstSync
-from sliceplane.sim.cluster import Cluster
+from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
+from sliceplane.watch.controller.base import Write
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 NATIVE, MIRRORED = "endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"

@@ -8,11 +8,11 @@ import pytest
 
 from sliceplane.api.requests import SUBRESOURCES, Subresource
 from sliceplane.api.scheme import RESOURCES, ServiceAccounts
-from sliceplane.controllers.base import Write
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.decoding import body_of_json
-from sliceplane.sim.agenda import Agenda
-from sliceplane.sim.server import Server
+from sliceplane.lab.sim.agenda import Agenda
+from sliceplane.lab.sim.server import Server
+from sliceplane.server.registry.decoding import body_of_json
+from sliceplane.watch.controller.base import Write
 
 
 @pytest.mark.parametrize("row", [row for row in SUBRESOURCES.values() if row.body], ids=lambda row: row.name)

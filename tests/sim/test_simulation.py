@@ -12,20 +12,20 @@ from click.testing import CliRunner
 from tests.figures import over_seeds, tell
 
 from sliceplane.cli.main import main
-from sliceplane.controllers.election import Election
-from sliceplane.informer.cache import Cache
-from sliceplane.sim.agenda import Agenda
-from sliceplane.sim.faults import KINDS, LEVELS, FaultPlan, parse_faults
-from sliceplane.sim.invariants import INVARIANTS
-from sliceplane.sim.report import replay, report, shrink
-from sliceplane.sim.roster import ROSTER, Setup, all_controllers, draw_setup, parse_controllers
-from sliceplane.sim.simulation import Options, RunVerdict, Simulation
+from sliceplane.lab.sim.agenda import Agenda
+from sliceplane.lab.sim.faults import KINDS, LEVELS, FaultPlan, parse_faults
+from sliceplane.lab.sim.invariants import INVARIANTS
+from sliceplane.lab.sim.report import replay, report, shrink
+from sliceplane.lab.sim.roster import ROSTER, Setup, all_controllers, draw_setup, parse_controllers
+from sliceplane.lab.sim.simulation import Options, RunVerdict, Simulation
+from sliceplane.watch.cache import Cache
+from sliceplane.watch.controller.election import Election
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
-from sliceplane.sim.faults import parse_faults
-from sliceplane.sim.simulation import Options, Simulation
+from sliceplane.lab.sim.faults import parse_faults
+from sliceplane.lab.sim.simulation import Options, Simulation
 for seed in range(1, 4):
     Simulation(Options(seed=seed, steps=20, faults=parse_faults("heavy")), sys.stdout.write).run()
 """

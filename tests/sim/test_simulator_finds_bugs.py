@@ -11,28 +11,28 @@ from typing import Any
 
 import pytest
 
+from sliceplane.consume.progress import Progress
+from sliceplane.consume.selections import Union
 from sliceplane.controllers import garbage_collector
-from sliceplane.controllers.base import Work
-from sliceplane.controllers.emulation import strategy
-from sliceplane.controllers.emulation.placement import PodAddresses
-from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.ownership import OwnershipGraph
 from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
-from sliceplane.endpoints.engine import EndpointsState
-from sliceplane.endpoints.mirroring import service as mirroring
-from sliceplane.endpoints.mirroring.desired import Mirror
-from sliceplane.informer import doubt
-from sliceplane.informer.cache import Cache, Mark
-from sliceplane.informer.reflector import Reflector
-from sliceplane.proxy.progress import Progress
-from sliceplane.proxy.selections import Union
-from sliceplane.sim.faults import parse_faults
-from sliceplane.sim.proxies import SimulatedProxy, SliceHistory
-from sliceplane.sim.roster import CLASSIC
-from sliceplane.sim.simulation import Options, Simulation
+from sliceplane.emulation import strategy
+from sliceplane.emulation.placement import PodAddresses
+from sliceplane.kit.workqueue import WorkQueue
+from sliceplane.lab.sim.faults import parse_faults
+from sliceplane.lab.sim.proxies import SimulatedProxy, SliceHistory
+from sliceplane.lab.sim.roster import CLASSIC
+from sliceplane.lab.sim.simulation import Options, Simulation
 from sliceplane.slices import packer as packing
 from sliceplane.slices import service as slice_service
-from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.slices.endpoints.engine import EndpointsState
+from sliceplane.slices.endpoints.mirroring import service as mirroring
+from sliceplane.slices.endpoints.mirroring.desired import Mirror
+from sliceplane.watch import doubt
+from sliceplane.watch.cache import Cache, Mark
+from sliceplane.watch.controller.base import Work
+from sliceplane.watch.controller.expectations import Expectations
+from sliceplane.watch.reflector import Reflector
 
 SEEDS = 12
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from sliceplane.api.scheme import Deployments, EndpointSlices, Namespaces, Pods, Services
-from sliceplane.controllers.emulation.deployment import DeploymentController
-from sliceplane.controllers.emulation.kubelet import KubeletController
-from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
-from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
-from sliceplane.sim.cluster import Cluster
+from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.kubelet import KubeletController
+from sliceplane.emulation.nodes import EmulationConfig, make_nodes
+from sliceplane.emulation.replicaset import ReplicaSetController
+from sliceplane.lab.sim.cluster import Cluster
 
 
 def controllers() -> tuple[Any, ...]:

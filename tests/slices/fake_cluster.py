@@ -29,8 +29,8 @@ from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.errors import StatusError, already_exists, conflict, invalid, invalid_value, not_found
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, Services
-from sliceplane.controllers.base import Controller, Done, EventNote, Job, Write
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Controller, Done, EventNote, Job, Write
 
 replace = msgspec.structs.replace
 Key = tuple[str, str, str]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from sliceplane.heuristics.shipped import find_shipped
-from sliceplane.heuristics.types import (
+from sliceplane.slices.heuristics.shipped import find_shipped
+from sliceplane.slices.heuristics.types import (
     Allocation,
     EndpointPlace,
     Heuristic,

@@ -14,11 +14,13 @@ from sliceplane.api.core import Node, Pod
 from sliceplane.api.discovery import LABEL_REGION
 from sliceplane.api.scheme import Pods
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.heuristics.asking import PROBLEM_MAX, ask_local, ask_zonal, problem_of_heuristic
-from sliceplane.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced
-from sliceplane.heuristics.shipped import find_shipped
-from sliceplane.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE
-from sliceplane.heuristics.types import (
+from sliceplane.kit.names import is_domain_qualified
+from sliceplane.slices import oracle
+from sliceplane.slices.heuristics.asking import PROBLEM_MAX, ask_local, ask_zonal, problem_of_heuristic
+from sliceplane.slices.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced
+from sliceplane.slices.heuristics.shipped import find_shipped
+from sliceplane.slices.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE
+from sliceplane.slices.heuristics.types import (
     Allocation,
     EndpointPlace,
     Heuristic,
@@ -28,8 +30,6 @@ from sliceplane.heuristics.types import (
     ServiceView,
     ZoneView,
 )
-from sliceplane.kit.names import is_domain_qualified
-from sliceplane.slices import oracle
 
 TWO = {"n0": "a", "n1": "b"}
 BALANCED = "sliceplane.dev/Balanced"

@@ -15,13 +15,13 @@ from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_ser
 
 from sliceplane.api.core import Node, Pod
 from sliceplane.api.scheme import Nodes, Pods
-from sliceplane.controllers.base import EventNote
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.slices import oracle
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.hint_policy import REPEAT_S
 from sliceplane.slices.moves import Movable, choose
 from sliceplane.slices.topology import ZoneShares, allocate, holds, transfers
+from sliceplane.watch.controller.base import EventNote
 
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
 NO_INFORMATION = "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"

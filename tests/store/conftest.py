@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Key, Record, StoreEvent
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import Key, Record, StoreEvent
 
 Put = Callable[..., Record]
 

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from sliceplane.store.hub import BOOKMARK_PERIOD_S, Hub
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import EventType, Key, Record
-from sliceplane.store.watcher import Interest, Watcher
+from sliceplane.server.store.hub import BOOKMARK_PERIOD_S, Hub
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import EventType, Key, Record
+from sliceplane.server.store.watcher import Interest, Watcher
 
 A = Key("pods", "ns", "a")
 B = Key("pods", "ns", "b")

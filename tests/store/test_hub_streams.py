@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.effort import machine
 
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import EventType, Key, Record, StoreEvent
-from sliceplane.store.watcher import Interest, Watcher
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
+from sliceplane.server.store.watcher import Interest, Watcher
 
 KEYS = [Key("pods", namespace, name) for namespace in ("a", "b") for name in ("x", "y")] + [Key("nodes", "", "x")]
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.api.codec import encode
-from sliceplane.store.shelf import Retention
-from sliceplane.store.types import Key, Record, restamp, restamp_body
+from sliceplane.server.store.shelf import Retention
+from sliceplane.server.store.types import Key, Record, restamp, restamp_body
 
 
 def test_history_is_dropped_when_it_is_old_enough():

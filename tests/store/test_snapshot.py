@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.store.mvcc import Store
-from sliceplane.store.snapshot import CHUNK_BYTES, BadSnapshot, SnapshotReader, records_of, restored, written
-from sliceplane.store.types import EventType, Key, Record
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.snapshot import CHUNK_BYTES, BadSnapshot, SnapshotReader, records_of, restored, written
+from sliceplane.server.store.types import EventType, Key, Record
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
 LABELS = st.dictionaries(NAMES, NAMES, max_size=3)

@@ -8,8 +8,8 @@ import tracemalloc
 import pytest
 from tests.effort import scaled
 
-from sliceplane.store.mvcc import Compacted, Store
-from sliceplane.store.types import EventType, Key
+from sliceplane.server.store.mvcc import Compacted, Store
+from sliceplane.server.store.types import EventType, Key
 
 A = Key("pods", "ns", "a")
 B = Key("pods", "ns", "b")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.effort import machine
 
-from sliceplane.store.mvcc import Compacted, Store
-from sliceplane.store.types import EventType, Key, Record, StoreEvent
+from sliceplane.server.store.mvcc import Compacted, Store
+from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
 
 RESOURCES = ("pods", "nodes")
 #: names whose byte order is not the order of namespaces

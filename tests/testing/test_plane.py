@@ -16,7 +16,7 @@ from tests.testing.places import ROOT
 from tests.waiting import turns, until
 
 from sliceplane.api.errors import StatusError
-from sliceplane.shell.process.start_error import StartError
+from sliceplane.kit.io.start_error import StartError
 from sliceplane.testing import Plane
 
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 80}]}\n"
@@ -194,7 +194,7 @@ def test_without_the_extra_a_sentence_says_what_to_install() -> None:
         "import sys\n"
         "for name in ('uvicorn', 'uvloop', 'httptools', 'cryptography', 'jsonpatch'): sys.modules[name] = None\n"
         "from sliceplane.testing import Plane\n"
-        "from sliceplane.testing.heuristics import check_heuristic\n"
+        "from sliceplane.lab.testing.heuristics import check_heuristic\n"
         "Plane().start()\n"
     )
     done = subprocess.run(

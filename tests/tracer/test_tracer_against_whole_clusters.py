@@ -17,12 +17,12 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.gates import Gates
 from sliceplane.api.selectors import parse_labels
-from sliceplane.nft.table import nft_plane
-from sliceplane.nft.trace import Packet, PacketOutcome, trace
-from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.proxy.selections import common_selector, own_selectors
-from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.tracer.answer import TraceAnswer, TracedEndpoint
+from sliceplane.consume.selections import common_selector, own_selectors
+from sliceplane.diagnose.trace.answer import TraceAnswer, TracedEndpoint
+from sliceplane.node.nft.table import nft_plane
+from sliceplane.node.nft.trace import Packet, PacketOutcome, trace
+from sliceplane.node.plane import NodePlaneConfig
+from sliceplane.node.surroundings import RulesConfig
 
 SUBSETTING = "EndpointSliceSubsetting=true"
 SERVICES = {"api": "10.96.0.10", "web": "10.96.0.11", "dns": "10.96.0.12"}

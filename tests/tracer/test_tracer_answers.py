@@ -25,8 +25,8 @@ from tests.tracer.traced import (
     why,
 )
 
-from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.tracer.text import as_text
+from sliceplane.diagnose.trace.text import as_text
+from sliceplane.node.surroundings import RulesConfig
 
 NODE_PORT: dict[str, Any] = {
     "type": "NodePort",

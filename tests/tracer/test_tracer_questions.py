@@ -6,7 +6,7 @@ import pytest
 from tests.tracer.traced import CLIENT, OUTSIDE, TWO, ask, node, pod, service, slice_of
 
 from sliceplane.api.core import Service
-from sliceplane.tracer.question import (
+from sliceplane.diagnose.trace.question import (
     AddressTarget,
     NamedSource,
     NameTarget,

@@ -14,11 +14,11 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
-from sliceplane.shell.tools.tracing import question_of, trace, trace_xds, xds_question_of
-from sliceplane.shell.transport.base import ListPage
-from sliceplane.tracer.answer import TraceAnswer
-from sliceplane.tracer.inquiry import TracedProxy
-from sliceplane.tracer.question import Question, Unanswerable, parse_to
+from sliceplane.diagnose.io.tracing import question_of, trace, trace_xds, xds_question_of
+from sliceplane.diagnose.trace.answer import TraceAnswer
+from sliceplane.diagnose.trace.inquiry import TracedProxy
+from sliceplane.diagnose.trace.question import Question, Unanswerable, parse_to
+from sliceplane.watch.io.base import ListPage
 
 ENDPOINTS = codec.decode(
     codec.encode(

@@ -9,9 +9,9 @@ from tests.tracer.traced import NODES, TWO, ZONES, ask, ep, node, service, share
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.tracer.answer import XdsTraceAnswer
-from sliceplane.tracer.question import Unanswerable
-from sliceplane.tracer.xds import as_text, explain_xds, question_of
+from sliceplane.diagnose.trace.answer import XdsTraceAnswer
+from sliceplane.diagnose.trace.question import Unanswerable
+from sliceplane.diagnose.trace.xds import as_text, explain_xds, question_of
 
 Objects = Service | EndpointSlice | Node
 

@@ -8,13 +8,13 @@ from sliceplane.api import codec
 from sliceplane.api.core import Node, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.gates import Gates
-from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.tracer.answer import TraceAnswer
-from sliceplane.tracer.cluster import TracedCluster
-from sliceplane.tracer.explain import explain
-from sliceplane.tracer.inquiry import Inquiry, TracedProxy
-from sliceplane.tracer.question import Protocol, Question, parse_source, parse_to
+from sliceplane.consume.model import ServiceKey
+from sliceplane.diagnose.trace.answer import TraceAnswer
+from sliceplane.diagnose.trace.cluster import TracedCluster
+from sliceplane.diagnose.trace.explain import explain
+from sliceplane.diagnose.trace.inquiry import Inquiry, TracedProxy
+from sliceplane.diagnose.trace.question import Protocol, Question, parse_source, parse_to
+from sliceplane.node.surroundings import RulesConfig
 
 T = TypeVar("T")
 PODS = RulesConfig(cluster_cidrs=("10.1.0.0/16", "fd01::/64"))

@@ -16,11 +16,8 @@ from tests.waiting import until
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.discovery import ANNOTATION_DRAIN
 from sliceplane.api.scheme import Pods, ServiceAccounts
-from sliceplane.cli.ui_what_if import foreseen
-from sliceplane.informer.digest import digest_of_versions
-from sliceplane.kit.times import format_micro_time
-from sliceplane.page.model import ClusterModel
-from sliceplane.proxy.progress import (
+from sliceplane.cli.ask.ui_what_if import foreseen
+from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
     COMPONENT,
@@ -31,12 +28,15 @@ from sliceplane.proxy.progress import (
     Held,
     ProgressReport,
 )
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.transport.kubeconfig import Connection, from_file
-from sliceplane.shell.ui.login_door import LoginDoor
-from sliceplane.shell.ui.server import PageServer, page
+from sliceplane.diagnose.page.io.login_door import LoginDoor
+from sliceplane.diagnose.page.io.server import PageServer, page
+from sliceplane.diagnose.page.model import ClusterModel
+from sliceplane.kit.times import format_micro_time
+from sliceplane.lab.testing import plane as planes
+from sliceplane.server.io.plane import ServerPlane
 from sliceplane.testing import Plane
-from sliceplane.testing import plane as planes
+from sliceplane.watch.digest import digest_of_versions
+from sliceplane.watch.io.kubeconfig import Connection, from_file
 
 
 class RunningPage:

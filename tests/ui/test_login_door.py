@@ -17,11 +17,11 @@ from tests.ui.cluster import PlaneWithPage, reader_of, service
 from tests.ui.test_server import POLICY, SAME
 from tests.waiting import eventually
 
-from sliceplane.page.logins import LINK_TRIES, LOGINS_EACH_MAX
-from sliceplane.shell.transport.kubeconfig import from_file
-from sliceplane.shell.transport.pool import watchful_socket
-from sliceplane.shell.ui import login_door
-from sliceplane.shell.ui.rooms import Rooms
+from sliceplane.diagnose.page.io import login_door
+from sliceplane.diagnose.page.io.rooms import Rooms
+from sliceplane.diagnose.page.logins import LINK_TRIES, LOGINS_EACH_MAX
+from sliceplane.watch.io.kubeconfig import from_file
+from sliceplane.watch.io.pool import watchful_socket
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -299,7 +299,7 @@ async def test_a_link_that_is_old_or_guessed_at_logs_nobody_in(
     status, says = await browser.follow(plane.door.link())
     assert (status, says) == (401, "this link has expired: it counts for 5 minutes; log in with a token\n")
     monkeypatch.undo()
-    monkeypatch.setattr("sliceplane.page.logins.LINK_TRIES_PER_S", 1e-6)
+    monkeypatch.setattr("sliceplane.diagnose.page.logins.LINK_TRIES_PER_S", 1e-6)
     link = plane.door.link()
     answers = [(await browser.follow(f"{link}{guess}"))[0] for guess in range(LINK_TRIES + 3)]
     assert answers == [401] * LINK_TRIES + [429] * 3

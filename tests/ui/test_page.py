@@ -25,10 +25,10 @@ from tests.ui.cluster import (
 from sliceplane.api.core import Node, Service, ServiceSpec, ServiceStatus
 from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference, ObservedCondition
-from sliceplane.informer.cache import Change
-from sliceplane.page.model import ClusterModel
+from sliceplane.diagnose.page.model import ClusterModel
 from sliceplane.slices.guard import REASON_HELD
 from sliceplane.testing import Plane
+from sliceplane.watch.cache import Change
 
 VIEWS = (
     "now", "services", "service/shop/cart?client=node/node-1", "service/shop/search", "zones", "nodes", "drains",

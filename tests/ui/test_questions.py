@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sliceplane.page.views import Answered
-from sliceplane.shell.ui import questions
-from sliceplane.shell.ui.questions import BUSY_MS, SAVED_MS, WANTED_S, Question, Questions
+from sliceplane.diagnose.page.io import questions
+from sliceplane.diagnose.page.io.questions import BUSY_MS, SAVED_MS, WANTED_S, Question, Questions
+from sliceplane.diagnose.page.views import Answered
 
 #: so much of what may be saved up
 COST_S = SAVED_MS / 1000

@@ -17,14 +17,14 @@ from tests.ui.cluster import service
 from tests.waiting import eventually
 from tools.vendor_page import PACKAGES, REPLACED
 
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import from_file
-from sliceplane.shell.ui import server, viewer
-from sliceplane.shell.ui.questions import WHAT_IFS_MAX
-from sliceplane.shell.ui.server import PageServer, page
-from sliceplane.shell.ui.static_files import StaticFiles
-from sliceplane.shell.ui.viewer import Tab
+from sliceplane.diagnose.page.io import server, viewer
+from sliceplane.diagnose.page.io.questions import WHAT_IFS_MAX
+from sliceplane.diagnose.page.io.server import PageServer, page
+from sliceplane.diagnose.page.io.static_files import StaticFiles
+from sliceplane.diagnose.page.io.viewer import Tab
 from sliceplane.testing import Plane
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import from_file
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 POLICY = (

@@ -9,17 +9,17 @@ from typing import Any
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments, Services
-from sliceplane.controllers.emulation.deployment import DeploymentController
-from sliceplane.controllers.emulation.kubelet import KubeletController
-from sliceplane.controllers.emulation.nodes import EmulatedNode, EmulationConfig, parse_nodes
-from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.sim.cluster import Cluster
-from sliceplane.store.snapshot import records_of, written
-from sliceplane.whatif.changes import KEYS, NOW_KEYS, checked, parse, running
-from sliceplane.whatif.picture import Clients
-from sliceplane.whatif.prediction import Prediction, Price, WhatIfQuestion, predict
-from sliceplane.whatif.state import ClusterState, of_snapshot
+from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.kubelet import KubeletController
+from sliceplane.emulation.nodes import EmulatedNode, EmulationConfig, parse_nodes
+from sliceplane.emulation.replicaset import ReplicaSetController
+from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.lab.whatif.changes import KEYS, NOW_KEYS, checked, parse, running
+from sliceplane.lab.whatif.picture import Clients
+from sliceplane.lab.whatif.prediction import Prediction, Price, WhatIfQuestion, predict
+from sliceplane.lab.whatif.state import ClusterState, of_snapshot
+from sliceplane.server.store.snapshot import records_of, written
 
 NO_PRICE = Price(per_gb=Fraction(2, 100), of="AWS, 2026-11")
 

@@ -24,17 +24,17 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, Resource, Services
-from sliceplane.cli.recorder import read
-from sliceplane.client.connecting import connect
-from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
-from sliceplane.shell.hosting.catalogue import default_controllers, emulation_controllers
-from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.tools import recordings, snapshot
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.whatif.state import of_snapshot
-from sliceplane.whatif.verify import Figure, compared, happened
+from sliceplane.cli.ask.recorder import read
+from sliceplane.consume.client.connecting import connect
+from sliceplane.controllers.io.catalogue import default_controllers, emulation_controllers
+from sliceplane.controllers.io.embedded import ControllerService
+from sliceplane.diagnose.io import recordings, snapshot
+from sliceplane.emulation.nodes import EmulationConfig, make_nodes
+from sliceplane.lab.whatif.state import of_snapshot
+from sliceplane.lab.whatif.verify import Figure, compared, happened
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.io.http import HttpClient
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 NODES = 6

@@ -29,25 +29,25 @@ from sliceplane.api.discovery import LABEL_FOR_ZONE, LABEL_ZONE
 from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, Resource, Services
+from sliceplane.cli.lab.what_if import read_cluster
 from sliceplane.cli.main import main
-from sliceplane.cli.what_if import read_cluster
-from sliceplane.client.connecting import connect
-from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
+from sliceplane.consume.client.connecting import connect
+from sliceplane.consume.selections import common_selector, own_selectors
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.documents.protobuf import FrameReader
-from sliceplane.explain.checks.zones import is_working
-from sliceplane.proxy.selections import common_selector, own_selectors
-from sliceplane.shell.hosting.catalogue import DiscoveryConfig, default_controllers, emulation_controllers
-from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.tools import recordings, snapshot
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import from_file
-from sliceplane.whatif import changes as whatif_changes
-from sliceplane.whatif.changes import NOW_KEYS
-from sliceplane.whatif.prediction import Prediction
-from sliceplane.whatif.state import of_snapshot
+from sliceplane.controllers.io.catalogue import DiscoveryConfig, default_controllers, emulation_controllers
+from sliceplane.controllers.io.embedded import ControllerService
+from sliceplane.diagnose.explain.checks.zones import is_working
+from sliceplane.diagnose.io import recordings, snapshot
+from sliceplane.emulation.nodes import EmulationConfig, make_nodes
+from sliceplane.lab.whatif import changes as whatif_changes
+from sliceplane.lab.whatif.changes import NOW_KEYS
+from sliceplane.lab.whatif.prediction import Prediction
+from sliceplane.lab.whatif.state import of_snapshot
+from sliceplane.server.documents.protobuf import FrameReader
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import from_file
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 MARKER = "theirs-marker"

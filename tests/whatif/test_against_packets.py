@@ -18,7 +18,7 @@ from tests.whatif.asked import ask, cart, traffic
 from sliceplane.api.core import Service
 from sliceplane.api.scheme import Services
 from sliceplane.kit.rng import Rng
-from sliceplane.whatif.prediction import Prediction
+from sliceplane.lab.whatif.prediction import Prediction
 
 CASES = {
     "4/4/3 over three zones": ((11, {"a": 2, "b": 2, "c": 2}, {}), ("traffic-distribution=PreferSameZone",)),

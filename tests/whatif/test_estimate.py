@@ -13,10 +13,10 @@ from tests.whatif.asked import cart, state_of
 from sliceplane.api.codec import decode_document
 from sliceplane.api.scheme import Deployments
 from sliceplane.cli.main import main
-from sliceplane.documents.wire import human_bytes
-from sliceplane.whatif.changes import Running
-from sliceplane.whatif.estimate import ROLLED_MAX, EstimatedStep, EstimateQuestion, estimate, made_up
-from sliceplane.whatif.world import WhatIfWorld
+from sliceplane.lab.whatif.changes import Running
+from sliceplane.lab.whatif.estimate import ROLLED_MAX, EstimatedStep, EstimateQuestion, estimate, made_up
+from sliceplane.lab.whatif.world import WhatIfWorld
+from sliceplane.server.documents.wire import human_bytes
 
 
 @cache

@@ -23,11 +23,11 @@ from sliceplane.api.scheme import (
     Services,
 )
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.sim.cluster import Cluster
-from sliceplane.whatif.picture import Clients
-from sliceplane.whatif.prediction import Prediction
-from sliceplane.whatif.state import CannotTell
-from sliceplane.whatif.text import judgement
+from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.lab.whatif.picture import Clients
+from sliceplane.lab.whatif.prediction import Prediction
+from sliceplane.lab.whatif.state import CannotTell
+from sliceplane.lab.whatif.text import judgement
 
 SAME_ZONE = "traffic-distribution=PreferSameZone"
 THIRD = Fraction(1, 3)
@@ -392,8 +392,8 @@ def test_pods_that_were_not_ready_stay_so() -> None:
 
 
 def test_the_same_question_has_the_same_answer_byte_for_byte() -> None:
-    from sliceplane.whatif.document import as_document
-    from sliceplane.whatif.text import as_text
+    from sliceplane.lab.whatif.document import as_document
+    from sliceplane.lab.whatif.text import as_text
 
     state = cart(5, a=2, b=1)
     first, second = (ask(state, "rollout=yes", "ready-delay=3s") for _ in range(2))

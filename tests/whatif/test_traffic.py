@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sliceplane.whatif.traffic import BadTraffic, zones_of
+from sliceplane.lab.whatif.traffic import BadTraffic, zones_of
 
 
 def answer(*series: tuple[dict[str, str], str], kind: str = "vector") -> str:

@@ -20,16 +20,16 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.cli import progress
+from sliceplane.cli.lab.what_if import read_cluster
+from sliceplane.cli.lab.what_if_plot import draw
 from sliceplane.cli.main import main
-from sliceplane.cli.what_if import read_cluster
-from sliceplane.cli.what_if_plot import draw
-from sliceplane.informer.cache import Change
-from sliceplane.recorder.entries import LifeBegan
-from sliceplane.sim.cluster import Cluster
-from sliceplane.store.snapshot import records_of
-from sliceplane.whatif.prediction import Prediction
-from sliceplane.whatif.state import READ, CannotTell, of_lists, of_snapshot
-from sliceplane.whatif.verify import check_beginning
+from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.lab.whatif.prediction import Prediction
+from sliceplane.lab.whatif.state import READ, CannotTell, of_lists, of_snapshot
+from sliceplane.lab.whatif.verify import check_beginning
+from sliceplane.server.store.snapshot import records_of
+from sliceplane.watch.cache import Change
+from sliceplane.watch.recorder.entries import LifeBegan
 
 SAME_ZONE = ("--set", "traffic-distribution=PreferSameZone")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sliceplane.kit.delays import TokenBucket
-from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.kit.workqueue import WorkQueue
 
 NOW = 1000.0
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sliceplane.kit.delays import Backoff, TokenBucket
-from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.kit.workqueue import WorkQueue
 
 KEYS = st.sampled_from("abcdef")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.progress import ClientLag
+from sliceplane.consume.model import ServiceKey
+from sliceplane.consume.progress import ClientLag
 from sliceplane.xds.laggards import ENTRIES_MAX, WAIT_S, Laggards
 
 WEB = ServiceKey("shop", "web")

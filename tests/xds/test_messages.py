@@ -33,8 +33,8 @@ from tests.effort import effort
 from tests.xds.worlds import ENVOY, GRPC, KEY, World, XdsClient, body, pod, service, slice_of
 
 from sliceplane.api.core import ServicePort
-from sliceplane.balancing.model import Endpoint
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.consume.balancing.model import Endpoint
+from sliceplane.consume.model import ServiceKey
 from sliceplane.xds import names
 from sliceplane.xds.endpoints import (
     LocalityPieces,

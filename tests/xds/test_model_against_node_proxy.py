@@ -10,9 +10,9 @@ from tests.figures import tell
 from tests.xds.worlds import KEY, World, pod, service, slice_of
 
 from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointConditions, EndpointSlice, SliceEndpoint
-from sliceplane.proxy.model import ServedPort, ServiceKey, ServicePortName, categorize
-from sliceplane.proxy.slicecache import SliceCache
-from sliceplane.proxy.usable import Locality
+from sliceplane.consume.model import ServedPort, ServiceKey, ServicePortName, categorize
+from sliceplane.consume.slicecache import SliceCache
+from sliceplane.consume.usable import Locality
 from sliceplane.xds.names import ASSIGNMENT
 from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.view import XdsView

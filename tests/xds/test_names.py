@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.consume.model import ServiceKey
 from sliceplane.xds.names import (
     GrpcTarget,
     PortKey,

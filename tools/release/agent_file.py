@@ -1,6 +1,6 @@
 """``sliceplane-agent.pyz``: the agent as one file that Python 3.11 or newer runs (PEP 441), and nothing compiled.
 
-In it are the modules that ``sliceplane.cli.agent`` can import, and the packages that it needs, as
+In it are the modules that ``sliceplane.cli.run.agent`` can import, and the packages that it needs, as
 ``requirements.lock`` pins them: click, PyYAML (its Python half), structlog, sortedcontainers.  msgspec has no Python
 half, so the file has the one beside this module (``pure/msgspec``).  uvloop is left out: the agent runs on asyncio's
 own loop.  A gRPC check needs grpcio, and says so.
@@ -61,7 +61,7 @@ sys.exit(not done)
 def imported(source: Path) -> list[Path]:
     """The files of every module that the agent can import, also in functions, and the data beside them."""
     finder = ModuleFinder(path=[str(source)])
-    for name in ("sliceplane.cli.entry", "sliceplane.cli.main", "sliceplane.cli.agent", "sliceplane.cli.version"):
+    for name in ("sliceplane.cli.entry", "sliceplane.cli.main", "sliceplane.cli.run.agent", "sliceplane.cli.version"):
         finder.import_hook(name)
     modules = [Path(module.__file__) for module in finder.modules.values() if module.__file__]
     folders = sorted({path.parent for path in modules})

@@ -5,7 +5,7 @@ perform the same values.  Bodies are JSON bytes on purpose: a caller that needs 
 that it uses, and no body is decoded twice.
 
 Paths, discovery, OpenAPI, the decoding of bodies, the reference of the command line, the client in the process and the
-simulator read ``SUBRESOURCES``; ``registry.registry`` has a function for each whose objects are not the resource's own.
+simulator read ``SUBRESOURCES``; ``server.registry.registry`` has a function for each whose objects are not the resource's own.
 Which resources have which is said in their rows (``api.scheme``, ``Resource.subresources``).
 """
 
@@ -91,7 +91,7 @@ class Write:
     """One API write; or a read (``get``, ``list``), for a controller that must not believe a cache before it does harm.
 
     A ``list`` asks for the newest state, whole, and is answered with ``{"items": [...]}``; it alone has a selector.
-    ``ask`` is a question of ``drain.reports``.
+    ``ask`` is a question of ``consume.drain.reports``.
 
     ``body`` is JSON bytes: the object for create and update, the patch for patch, DeleteOptions (or
     empty) for delete.  ``name`` is "" for create, but for a subresource.
@@ -137,7 +137,7 @@ def listed_items(bodies: Iterable[bytes]) -> bytes:
     return b'{"items":[' + b",".join(bodies) + b"]}"
 
 
-#: where a ``Write`` that asks is sent to (``drain.reports``)
+#: where a ``Write`` that asks is sent to (``consume.drain.reports``)
 PROGRESS_PATH: Final = "/sliceplane/progress"
 
 #: the answer to a ``Write`` that probes, where the port refused no connection; where it did, there is none

@@ -35,7 +35,7 @@ class Resource:
     subresources: tuple[str, ...] = ()
     #: resources that are two views of one stored object share this (core and events.k8s.io Events)
     storage: str = ""
-    #: the version whose form is stored, if it is another; ``documents.conversion`` goes to it and back
+    #: the version whose form is stored, if it is another; ``server.documents.conversion`` goes to it and back
     hub: Resource | None = None
     check_name: Callable[[str], tuple[str, ...]] = check_dns_subdomain
     #: field selector names beyond metadata.name and metadata.namespace, mapped to a JSON path
@@ -59,7 +59,7 @@ class Resource:
     #: what the fields of this version are found by: ``key``, with the version in it where that is not the hub
     schema_key: str = field(init=False, compare=False)
     storage_key: str = field(init=False, compare=False)
-    #: objects of another resource under other names, see ``documents.conversion``; an older version is none
+    #: objects of another resource under other names, see ``server.documents.conversion``; an older version is none
     is_view: bool = field(init=False, compare=False)
     has_status: bool = field(init=False, compare=False)
 

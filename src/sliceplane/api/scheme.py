@@ -1,6 +1,6 @@
 """The table of resources that we serve: names, versions, scope, subresources and per-kind rules that are data.
 
-What needs code for each kind (defaults, validation, columns ...) is in the kind's module, ``registry.kinds``.
+What needs code for each kind (defaults, validation, columns ...) is in the kind's module, ``server.registry.kinds``.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ Events = Resource(
     create_on_update=True,
     uncached=True,
 )
-#: the same Events under other names, see ``documents.conversion``; paths of fields are those of the stored form
+#: the same Events under other names, see ``server.documents.conversion``; paths of fields are those of the stored form
 EventsV1 = Resource(
     group="events.k8s.io",
     kind="Event",
@@ -278,7 +278,7 @@ Roles = _rbac("Role", namespaced=True)
 RoleBindings = _rbac("RoleBinding", namespaced=True)
 ClusterRoles = _rbac("ClusterRole", namespaced=False)
 ClusterRoleBindings = _rbac("ClusterRoleBinding", namespaced=False)
-#: how requests are served; written by the server alone (``registry.bootstrap``)
+#: how requests are served; written by the server alone (``server.registry.bootstrap``)
 FlowSchemas = Resource(
     group="flowcontrol.apiserver.k8s.io", kind="FlowSchema", namespaced=False, verbs=READ_VERBS, generation="spec"
 )

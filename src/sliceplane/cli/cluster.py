@@ -19,8 +19,8 @@ from sliceplane.cli.values import DurationType
 from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
-    from sliceplane.shell.transport.http import HttpClient
-    from sliceplane.shell.transport.kubeconfig import Connection
+    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.kubeconfig import Connection
 
 #: requests a second; upstream's controllers have 20 and 30 each, here one process shares them
 QPS_DEFAULT: Final = 50.0
@@ -91,7 +91,7 @@ rate_options = with_options(
 def connect(kubeconfig: Path | None, context: str | None, *, say: bool = True) -> Connection:
     """The API server of ``cluster_options``.  Where there is no kubeconfig at all, it is the plane that runs from this
     user's data folder, and stderr says so (*say*).  Raises ``KubeconfigError``."""
-    from sliceplane.shell.transport.kubeconfig import load_or_running
+    from sliceplane.watch.io.kubeconfig import load_or_running
 
     def tell(plane: Path) -> None:
         note(f"Note: no kubeconfig is there; this is the plane that runs here: {plane}")
@@ -117,8 +117,8 @@ def ask(
     meta[_FOREIGN] = True
 
     async def with_client(connection: Connection) -> _T:
-        from sliceplane.shell.transport.bounds import QUESTION_TIMEOUT_S, question
-        from sliceplane.shell.transport.http import HttpClient
+        from sliceplane.watch.io.bounds import QUESTION_TIMEOUT_S, question
+        from sliceplane.watch.io.http import HttpClient
 
         bounds = question(meta.get(_TIMEOUT, QUESTION_TIMEOUT_S)) if once else nullcontext()
         async with HttpClient(connection) as client, bounds:
@@ -133,8 +133,8 @@ async def watched(
     """Shows the answer of *read* again whenever its *state* changes, and on a terminal in the place of the one before.
     A server that is away for a while is reported, and asked again.  Ends by Ctrl-C, with the last answer."""
     from sliceplane.api.errors import StatusError
-    from sliceplane.shell.transport.base import Unreachable
-    from sliceplane.shell.transport.bounds import question
+    from sliceplane.watch.io.base import Unreachable
+    from sliceplane.watch.io.bounds import question
 
     answer: _T | None = None
     shown: object = None
@@ -162,8 +162,8 @@ def attempt(work: Callable[[], _T], *sentences: type[Exception], exit_code: int 
     the way there and the server, and for *sentences*, whose text is for people."""
     from sliceplane.api.codec import UNREADABLE
     from sliceplane.api.errors import StatusError
-    from sliceplane.shell.transport.base import Unreachable
-    from sliceplane.shell.transport.kubeconfig import KubeconfigError
+    from sliceplane.watch.io.base import Unreachable
+    from sliceplane.watch.io.kubeconfig import KubeconfigError
 
     expected: tuple[type[Exception], ...] = (KubeconfigError, Unreachable, StatusError, *UNREADABLE, *sentences)
     try:
@@ -225,8 +225,8 @@ def _sentence(error: BaseException) -> str:
 def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: bool = False) -> HttpClient:
     """A client that keeps to ``rate_options`` and sends again what a server had no time for."""
     from sliceplane.kit.delays import TokenBucket
-    from sliceplane.shell.transport.http import HttpClient
-    from sliceplane.shell.transport.replies import Retries
+    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.replies import Retries
 
     qps = flags["kube_api_qps"]
     limit = TokenBucket(rate_per_s=qps, burst=flags["kube_api_burst"]) if qps > 0 else None

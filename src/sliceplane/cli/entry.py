@@ -19,7 +19,7 @@ GC_YOUNG_OBJECTS = 50_000
 def main() -> None:
     """The command line; exits with 1 and a sentence where an extra is missing."""
     if "SLICEPLANE_PARENT" in os.environ:  # a child of a plane: what it imports takes long, and its parent may end
-        from sliceplane.shell.process.lifeline import end_with_parent
+        from sliceplane.kit.io.lifeline import end_with_parent
 
         end_with_parent()
     spare_collector()
@@ -29,7 +29,7 @@ def main() -> None:
 
         command()
     except ModuleNotFoundError as error:
-        from sliceplane.shell.process.extras import EXTRA_OF, requirement
+        from sliceplane.kit.io.extras import EXTRA_OF, requirement
 
         extra = EXTRA_OF.get((error.name or "").partition(".")[0])
         if extra is None:

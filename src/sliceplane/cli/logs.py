@@ -22,7 +22,7 @@ class Logs(msgspec.Struct, frozen=True):
 
     def begin(self) -> None:
         """Before the first line."""
-        from sliceplane.shell.process.log import configure
+        from sliceplane.kit.io.log import configure
 
         # https://no-color.org: set, and not empty
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"

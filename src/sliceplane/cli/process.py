@@ -78,7 +78,7 @@ def spare_descriptors() -> None:
     """As many as the administrator allows, and one line in the log when they are not enough.  Inside the loop."""
     import asyncio
 
-    from sliceplane.shell.process import descriptors
+    from sliceplane.kit.io import descriptors
 
     descriptors.raise_limit()
     descriptors.tell_of_exhaustion(asyncio.get_running_loop())
@@ -109,7 +109,7 @@ def saying(control: str = "", *, is_secret: bool = False) -> Iterator[Callable[[
     except (OSError, ValueError, AttributeError):  # what a test runner put there
         yield lambda line: click.echo(control + printable_lines(line))
         return
-    from sliceplane.shell.process.line_writer import LineWriter
+    from sliceplane.kit.io.line_writer import LineWriter
 
     problems: list[tuple[bytes, OSError]] = []
 
@@ -127,7 +127,7 @@ def saying(control: str = "", *, is_secret: bool = False) -> Iterator[Callable[[
 
     def report() -> None:
         while problems:
-            from sliceplane.shell.process.log import get_logger
+            from sliceplane.kit.io.log import get_logger
 
             piece, error = problems.pop()
             line = "" if is_secret else piece.decode().rstrip("\n")
@@ -163,6 +163,6 @@ def notify(state: str) -> None:
 @lru_cache(maxsize=16)
 def _warn_of_manager(problem: str) -> None:
     """Logs each problem once: a watchdog is notified several times a second."""
-    from sliceplane.shell.process.log import get_logger
+    from sliceplane.kit.io.log import get_logger
 
     get_logger("cli").warning("the service manager was not notified", problem=problem)

@@ -3,9 +3,9 @@
 For Pods that ask for it: by the annotation ``sliceplane.dev/drain-barrier`` in their template, from then on when they
 are deleted; or by the mark of ``sliceplane drain``.  It is written once, with the version, the nodes and the
 milliseconds since this controller saw the Pod go, so that ``kubectl wait`` and the node proxy of the Pod's own node
-(``shell.node.drain_hook``) need not follow every Lease; a mark that is taken away takes the condition back.
+(``node.io.drain_hook``) need not follow every Lease; a mark that is taken away takes the condition back.
 
-Nodes are asked through the server's memory (``drain.reports``): one question at a time for all Pods that wait.  Those
+Nodes are asked through the server's memory (``consume.drain.reports``): one question at a time for all Pods that wait.  Those
 that have not told after ``MEMORY_S``, or all where the server has no such memory, are asked to write their Leases: by
 an annotation on slices, at most once in ``ASK_PERIOD_S`` for each Pod; Pods that leave one Service together share that.
 A node that never told is waited for: unknown is not done.
@@ -19,16 +19,16 @@ from sliceplane.api.core import Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_DRAIN_BARRIER
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases, Nodes, Pods
-from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write, condition_write
-from sliceplane.controllers.keyed import KeyedController
-from sliceplane.drain.answer import CONDITION, condition_of, message
-from sliceplane.drain.barrier import ASK_PERIOD_S, LOOK_S, DrainVerdict
-from sliceplane.drain.cluster import SELECTIONS, DrainCluster
-from sliceplane.drain.departure import leaves, subject_of
-from sliceplane.drain.reports import MEMORY_S, pause_s, question
-from sliceplane.informer.cache import Change, Mark
+from sliceplane.consume.drain.answer import CONDITION, condition_of, message
+from sliceplane.consume.drain.barrier import ASK_PERIOD_S, LOOK_S, DrainVerdict
+from sliceplane.consume.drain.cluster import SELECTIONS, DrainCluster
+from sliceplane.consume.drain.departure import leaves, subject_of
+from sliceplane.consume.drain.reports import MEMORY_S, pause_s, question
+from sliceplane.consume.progress import FEW_NODES, Place
 from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import FEW_NODES, Place
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, condition_write
+from sliceplane.watch.controller.keyed import KeyedController
 
 #: the key of the question to the server's memory
 _QUESTION: Final = ""
@@ -72,7 +72,7 @@ class DrainedController(KeyedController):
             self._look_at_all(now)
 
     def on_mark(self, mark: Mark, now: float) -> None:
-        """A ``controllers.base.MarkReader``."""
+        """A ``watch.controller.base.MarkReader``."""
         for key in self._cluster.on_mark(mark, now):
             if key in self._leaving:
                 self.enqueue(key, now)

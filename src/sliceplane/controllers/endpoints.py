@@ -1,6 +1,6 @@
 """The Endpoints controller: Services and Pods in, Endpoints out (KEP-0752, "Endpoints Controller").
 
-Policy and state are ``endpoints.engine.EndpointsEngine``'s; this file decides *when* a Service is synced: at once after
+Policy and state are ``slices.endpoints.engine.EndpointsEngine``'s; this file decides *when* a Service is synced: at once after
 a change of the Service or where traffic must leave an address, after the batch period for all else that its Pods do, a
 second later for a foreign edit of its Endpoints, and with exponential back-off after a failure.
 
@@ -20,7 +20,6 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
-from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection
 from sliceplane.controllers.service_syncs import (
     FirstSync,
     SyncController,
@@ -28,12 +27,13 @@ from sliceplane.controllers.service_syncs import (
     note_about,
     to_write,
 )
-from sliceplane.endpoints.engine import EndpointsEngine
-from sliceplane.endpoints.members import EndpointsPlan, EndpointsWrite
-from sliceplane.endpoints.subsets import capacity_at
-from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
+from sliceplane.slices.endpoints.engine import EndpointsEngine
+from sliceplane.slices.endpoints.members import EndpointsPlan, EndpointsWrite
+from sliceplane.slices.endpoints.subsets import capacity_at
 from sliceplane.slices.succession import SelectorChanges
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Job, Selection
 
 RETRY_BACKOFF: Final = Backoff(base_s=0.005, cap_s=1000.0)
 #: between a foreign edit of an object, or the event of our own write, and the look at it

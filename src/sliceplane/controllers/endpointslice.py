@@ -23,7 +23,6 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
 from sliceplane.controllers.mass_removal import MassRemovals
 from sliceplane.controllers.service_syncs import (
@@ -33,17 +32,18 @@ from sliceplane.controllers.service_syncs import (
     note_about,
     to_write,
 )
-from sliceplane.heuristics.asking import Find
-from sliceplane.heuristics.shipped import find_shipped
-from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import DEFAULT_BUCKETS, Family, Metrics, exponential_buckets
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
+from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.service import AT_ONCE
 from sliceplane.slices.shape import HintMode, ServiceShape
 from sliceplane.slices.subsets import Subsetting
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Job, Selection, Work
 
 _PREFIX: Final = "endpoint_slice_controller_"
 _PER_SYNC_BUCKETS: Final = exponential_buckets(2, 2, 15)

@@ -1,6 +1,6 @@
 """The EndpointSliceMirroring controller: Endpoints of others in, EndpointSlices out (KEP-0752).
 
-Policy and state are ``endpoints.mirroring.engine.MirrorEngine``'s; this file decides *when* an object is synced: at
+Policy and state are ``slices.endpoints.mirroring.engine.MirrorEngine``'s; this file decides *when* an object is synced: at
 once after a change of it or of its Service's selector, after the batch period for its slices, with exponential back-off
 after a failure.  Nothing is written before the Endpoints controller of this process has been through all Services once,
 or has had a minute for it; then everything is looked at, so that slices that nothing stands behind any more go.
@@ -18,7 +18,6 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work
 from sliceplane.controllers.service_syncs import (
     FirstSync,
     SyncController,
@@ -26,15 +25,16 @@ from sliceplane.controllers.service_syncs import (
     note_about,
     to_write,
 )
-from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
-from sliceplane.endpoints.mirroring.engine import MirrorEngine
-from sliceplane.endpoints.mirroring.service import MirrorLimits
-from sliceplane.endpoints.mirroring.writes import MirrorPlan, MirrorSizes
-from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family, Histogram, Metrics, exponential_buckets
+from sliceplane.slices.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
+from sliceplane.slices.endpoints.mirroring.engine import MirrorEngine
+from sliceplane.slices.endpoints.mirroring.service import MirrorLimits
+from sliceplane.slices.endpoints.mirroring.writes import MirrorPlan, MirrorSizes
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.succession import SelectorChanges
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Job, Selection, Work
 
 _PREFIX: Final = "endpoint_slice_mirroring_controller_"
 _PER_SYNC_BUCKETS: Final = exponential_buckets(2, 2, 15)

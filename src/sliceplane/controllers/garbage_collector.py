@@ -38,11 +38,11 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta, OwnerReference
 from sliceplane.api.requests import PatchType
 from sliceplane.api.scheme import RESOURCES, Events, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Write
-from sliceplane.controllers.keyed import QueueController, is_steady
 from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, OwnedItem, OwnerClaim, OwnershipGraph
-from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Job, Selection, Write
+from sliceplane.watch.controller.keyed import QueueController, is_steady
 
 NAME: Final = "garbage-collector-controller"
 #: how long a cache may lag before an owner that it does not have is asked for

@@ -22,12 +22,12 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Namespace, NamespaceSpec
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write, deletion
-from sliceplane.controllers.keyed import KeyedController, is_steady
 from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
-from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.times import format_time, parse_time
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, deletion
+from sliceplane.watch.controller.keyed import KeyedController, is_steady
 
 FINALIZER: Final = "kubernetes"
 #: how long a terminating namespace must look empty before it is let go

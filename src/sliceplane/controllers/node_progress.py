@@ -1,10 +1,10 @@
-"""Which nodes hold a version: the Leases of node proxies (``proxy.progress``), read together.
+"""Which nodes hold a version: the Leases of node proxies (``consume.progress``), read together.
 
 Clocks of machines differ, so a Lease lives as long as it says from the moment at which *we* saw it change.
 
-**Which slices concern a node?**  Those that it reads (``proxy.selections``), and for each reading the node tells a
+**Which slices concern a node?**  Those that it reads (``consume.selections``), and for each reading the node tells a
 version of its own; so what is asked for is a version for each reading.  A proxy of an older release tells one version
-for all.  A node whose cache lost an event (``proxy.node_caches``) holds no version, whatever it says.
+for all.  A node whose cache lost an event (``consume.node_caches``) holds no version, whatever it says.
 
 **Stopped or removed?**  A Lease that ran out is of a proxy that stopped, or of a node that is gone.  A proxy lets its
 Node own the Lease, so the garbage collector takes the Lease with the Node: one that ran out, has such an owner and is
@@ -23,10 +23,8 @@ from typing import Final, NamedTuple
 from sliceplane.api.core import Lease
 from sliceplane.api.meta import Object, OwnerReference, revision_of
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.informer.cache import Change, Mark
-from sliceplane.kit.metrics import Metrics
-from sliceplane.proxy.node_caches import NodeCaches, Verdict
-from sliceplane.proxy.progress import (
+from sliceplane.consume.node_caches import NodeCaches, Verdict
+from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
     BEHIND_S,
@@ -37,7 +35,9 @@ from sliceplane.proxy.progress import (
     ProgressReport,
     read_report,
 )
-from sliceplane.proxy.selections import ALL, SHARED
+from sliceplane.consume.selections import ALL, SHARED
+from sliceplane.kit.metrics import Metrics
+from sliceplane.watch.cache import Change, Mark
 
 #: the sorted lists of all revisions are made anew at most so often: thousands of nodes, and as many Services that ask
 REFRESH_S: Final = 1.0

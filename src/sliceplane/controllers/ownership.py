@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.meta import Object, OwnerReference
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, Resource
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
 
 FOREGROUND: Final = "foregroundDeletion"
 ORPHAN: Final = "orphan"

@@ -14,9 +14,9 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import ConfigMap, Namespace
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Resource, ServiceAccounts
-from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
-from sliceplane.controllers.keyed import KeyedController
-from sliceplane.informer.cache import Change
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write
+from sliceplane.watch.controller.keyed import KeyedController
 
 ACCOUNT_NAME: Final = "default"
 CONFIG_MAP_NAME: Final = "kube-root-ca.crt"

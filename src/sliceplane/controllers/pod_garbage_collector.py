@@ -21,12 +21,12 @@ from sliceplane.api.core import Node, Pod
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.requests import Verb
 from sliceplane.api.scheme import Nodes, Pods
-from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
-from sliceplane.controllers.emulation.pods import has_ended, is_going
-from sliceplane.controllers.keyed import KeyedController
-from sliceplane.informer.cache import Change
+from sliceplane.emulation.pods import has_ended, is_going
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.kit.times import format_time
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write
+from sliceplane.watch.controller.keyed import KeyedController
 
 #: upstream's quarantineTime and gcCheckPeriod, and the default of --terminated-pod-gc-threshold
 QUARANTINE_S: Final = 40.0

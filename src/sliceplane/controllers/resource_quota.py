@@ -21,11 +21,11 @@ from sliceplane.api.core import Pod, ResourceQuota
 from sliceplane.api.meta import Object
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import Pods, Resource, ResourceQuotas, Services, by_key
-from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
-from sliceplane.controllers.keyed import KeyedController
-from sliceplane.informer.cache import Change
-from sliceplane.registry.kinds import COUNTED, counted_kind, kind_of, quota_text, usage
-from sliceplane.registry.kinds.pod_quota import DONE, PodTraits, is_in_scopes
+from sliceplane.server.registry.kinds import COUNTED, counted_kind, kind_of, quota_text, usage
+from sliceplane.server.registry.kinds.pod_quota import DONE, PodTraits, is_in_scopes
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write
+from sliceplane.watch.controller.keyed import KeyedController
 
 CHARGE_PATIENCE_S: Final = 5.0
 #: kinds whose cost changes while they live

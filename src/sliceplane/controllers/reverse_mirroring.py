@@ -30,22 +30,22 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
-from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.service_syncs import to_write
-from sliceplane.endpoints.members import (
+from sliceplane.kit.ip import Family
+from sliceplane.kit.times import parse_nanoseconds
+from sliceplane.slices.endpoints.members import (
     EndpointsContent,
     content_of,
     create_endpoints,
     digest_of_subsets,
     update_endpoints,
 )
-from sliceplane.endpoints.reverse import ReverseSource, view_of
-from sliceplane.endpoints.shape import EndpointsShape, Role, endpoints_shape
-from sliceplane.endpoints.subsets import Capacity, RenderedSubsets
-from sliceplane.informer.cache import Change
-from sliceplane.kit.ip import Family
-from sliceplane.kit.times import parse_nanoseconds
+from sliceplane.slices.endpoints.reverse import ReverseSource, view_of
+from sliceplane.slices.endpoints.shape import EndpointsShape, Role, endpoints_shape
+from sliceplane.slices.endpoints.subsets import Capacity, RenderedSubsets
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write
+from sliceplane.watch.controller.keyed import KeyedController
 
 NAME: Final = "reverse-mirror-controller"
 

@@ -1,6 +1,6 @@
 """Tells the owner of a Service what no node serves of it: addresses that are another's, and what is beyond the bounds.
 
-Every node proxy decides the same by itself (``proxy.claims``, ``proxy.bounds``); it writes no Event, since one Service
+Every node proxy decides the same by itself (``consume.claims``, ``consume.bounds``); it writes no Event, since one Service
 would cost as many as there are nodes.  This controller looks at the same objects with the same rules and writes one.
 Flags of proxies (``--cluster-cidr``, ``--bind-address``) are not known here, so a node may refuse more than is told.
 
@@ -16,16 +16,16 @@ from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
-from sliceplane.controllers.keyed import KeyedController
-from sliceplane.informer.cache import Change
+from sliceplane.consume.bounds import Excess
+from sliceplane.consume.claims import AddressClaims
+from sliceplane.consume.grounds import Ground
+from sliceplane.consume.model import API_SERVICE, ServedPort, ServiceKey, canonical_of
+from sliceplane.consume.servicemap import read
 from sliceplane.kit.ip import FAMILIES, Family, networks
-from sliceplane.proxy.bounds import Excess
-from sliceplane.proxy.claims import AddressClaims
-from sliceplane.proxy.grounds import Ground
-from sliceplane.proxy.model import API_SERVICE, ServedPort, ServiceKey, canonical_of
-from sliceplane.proxy.servicemap import read
-from sliceplane.proxy.tracker import node_ground
+from sliceplane.node.tracker import node_ground
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Selection, Write
+from sliceplane.watch.controller.keyed import KeyedController
 
 #: the reasons of its Events
 NOT_SERVED: Final = "AddressNotServed"

@@ -17,12 +17,12 @@ from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.api.scheme import Resource
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Write
-from sliceplane.controllers.keyed import QueueController
 from sliceplane.kit.delays import Backoff
-from sliceplane.registry.kinds.event import NOTE_MAX
+from sliceplane.kit.workqueue import RETRY_BACKOFF
+from sliceplane.server.registry.kinds.event import NOTE_MAX
 from sliceplane.slices.pod_routes import Touched
-from sliceplane.workqueue.queue import RETRY_BACKOFF
+from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Write
+from sliceplane.watch.controller.keyed import QueueController
 
 
 class FirstSync:

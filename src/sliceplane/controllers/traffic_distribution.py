@@ -11,7 +11,7 @@ rolling update of a Service whose hints stay costs no write at all.  A message b
 ``sliceplane explain`` has of it, with names and numbers.
 
 *Honored* compares with a **goal**: the newest revision of the Service's slices at some moment, for each reading that
-shows them (``proxy.selections``).  When all nodes hold it, the next goal is set; slices that change all the time do not
+shows them (``consume.selections``).  When all nodes hold it, the next goal is set; slices that change all the time do not
 make it false, nodes that stay behind do.  They are named, a few of them; so are those whose proxy stopped
 (``controllers.node_progress``), for their kernels go on with old rules, and those whose cache lost an event, which are
 also told of in an Event of the Node.
@@ -24,22 +24,22 @@ from typing import Final, NamedTuple
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.findings.codes import cause_of
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object, ObjectMeta, ObservedCondition, is_older
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
-from sliceplane.controllers.keyed import KeyedController
+from sliceplane.consume.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
+from sliceplane.consume.selections import readings_of_slice
 from sliceplane.controllers.node_progress import Differing, NodeProgress
 from sliceplane.controllers.service_syncs import HintProblems
-from sliceplane.findings.codes import cause_of
-from sliceplane.heuristics.asking import Find
-from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
-from sliceplane.proxy.selections import readings_of_slice
+from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.shape import is_headless, traffic_distribution, wants_annotation_hints
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Selection, Write
+from sliceplane.watch.controller.keyed import KeyedController
 
 ACCEPTED: Final = "TrafficDistributionAccepted"
 PROGRAMMED: Final = "TrafficDistributionProgrammed"
@@ -164,7 +164,7 @@ class TrafficDistributionController(KeyedController):
                 self.enqueue_after(key, SETTLE_S, now)
 
     def on_mark(self, mark: Mark, now: float) -> None:
-        """A ``controllers.base.MarkReader``."""
+        """A ``watch.controller.base.MarkReader``."""
         self._tell(self._progress.on_mark(mark, now), now)
         if mark.resource == EndpointSlices.key:
             for key, reading in self._going:

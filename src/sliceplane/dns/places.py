@@ -13,8 +13,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from sliceplane.api.core import Node
 from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.consume.usable import Locality
 from sliceplane.kit.ip import Network, parse_lenient, parse_network_lenient
-from sliceplane.proxy.usable import Locality
 
 T = TypeVar("T")
 NOWHERE = Locality()

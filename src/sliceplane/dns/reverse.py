@@ -11,9 +11,9 @@ import ipaddress
 from collections.abc import Iterable
 from typing import Final
 
+from sliceplane.consume.usable import Locality
 from sliceplane.dns.service import HostChange, NamedService, label_of
 from sliceplane.kit.ip import Network
-from sliceplane.proxy.usable import Locality
 
 NAMES_MAX: Final = 16
 _NOWHERE: Final = Locality()

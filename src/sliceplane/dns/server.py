@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 from sliceplane.api.meta import Object
+from sliceplane.consume.usable import Locality
 from sliceplane.dns import wire
 from sliceplane.dns.clients import (
     ANSWER_OCTETS_PER_UNIT,
@@ -37,9 +38,8 @@ from sliceplane.dns.places import NOWHERE
 from sliceplane.dns.records import pointer_to, soa
 from sliceplane.dns.view import DnsView, FoundName, ZoneConfig
 from sliceplane.dns.wire import DnsQuestion, Malformed
-from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Count, Metrics
-from sliceplane.proxy.usable import Locality
+from sliceplane.watch.cache import Change
 
 Transport = Literal["udp", "tcp"]
 #: names of ours that lead to each other, one after the other (CoreDNS: 10)

@@ -1,6 +1,6 @@
 """One Service's part of the zone: its addresses, its hosts and its ports, kept by differences.
 
-``balancing.merge`` says which entry of an address counts where slices disagree, so that names and node proxies do not;
+``consume.balancing.merge`` says which entry of an address counts where slices disagree, so that names and node proxies do not;
 one merge for each family and set of ports, since an endpoint may be offered with several.  Only ready endpoints have
 names (Kubernetes DNS specification 1.1.0, sections 2.3 and 2.4); terminating ones leave at once, also where a proxy
 would still use them.
@@ -20,11 +20,11 @@ from typing import Final, Literal, NamedTuple
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointPort, EndpointSlice
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
-from sliceplane.balancing.merge import EndpointMerge, PortChoice
-from sliceplane.balancing.model import Endpoint
+from sliceplane.consume.balancing.merge import EndpointMerge, PortChoice
+from sliceplane.consume.balancing.model import Endpoint
+from sliceplane.consume.usable import Locality
 from sliceplane.dns.wire import LABEL_MAX, WireError, name_of
 from sliceplane.kit.ip import FAMILIES, Family, parse_lenient
-from sliceplane.proxy.usable import Locality
 
 ServiceNamesKind = Literal["cluster", "headless", "external", "absent"]
 _ANY_PORT: Final = PortChoice(0)
@@ -277,7 +277,7 @@ class NamedService:
     def near(self, place: Locality) -> tuple[NearOutcome, HostSubset | None]:
         """The hosts that hints name for clients at *place*; ``None``: all of them.
 
-        The rule is that of ``proxy.usable.choose``, over an index by place: clients are at thousands of places, and one
+        The rule is that of ``consume.usable.choose``, over an index by place: clients are at thousands of places, and one
         that forges its address chooses among them.
         """
         if self._hints is None:

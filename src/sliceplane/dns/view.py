@@ -20,6 +20,7 @@ import msgspec
 from sliceplane.api.core import Namespace, Node, Pod, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
+from sliceplane.consume.usable import Locality
 from sliceplane.dns.places import NOWHERE, Places
 from sliceplane.dns.pods import PodNames, PodsByAddress, dashed_address
 from sliceplane.dns.records import RecordSet, SrvSet, encoded
@@ -43,11 +44,10 @@ from sliceplane.dns.wire import (
     labels_of,
     name_of,
 )
-from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import Family, Network, parse_lenient
 from sliceplane.kit.metrics import Metrics, exponential_buckets
 from sliceplane.kit.times import parse_time
-from sliceplane.proxy.usable import Locality
+from sliceplane.watch.cache import Change
 
 SPECIFICATION: Final = b"1.1.0"
 TTL_S: Final = 5

@@ -19,10 +19,10 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.own_writes import Unseen
 from sliceplane.api.requests import PortProbe
-from sliceplane.heuristics.asking import Find
-from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.guard import Hold, Storm, asks_to_hold
+from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.members import Effect, SliceMembers
 from sliceplane.slices.pod_routes import UNTOUCHED, PodRoutes, Touched, touched
 from sliceplane.slices.removal_doubt import RemovalQuestion, RemovalVerdict

@@ -17,9 +17,9 @@ from sliceplane.api.core import Node, Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_REGION, LABEL_ZONE
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quantity import amount
-from sliceplane.heuristics.types import EndpointPlace
 from sliceplane.kit.ip import Family, canonical_with_family
 from sliceplane.kit.times import parse_nanoseconds
+from sliceplane.slices.heuristics.types import EndpointPlace
 
 _CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 _TERMINAL_PHASES = ("Succeeded", "Failed")

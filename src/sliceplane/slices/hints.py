@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from sliceplane.heuristics.types import EndpointPlace
 from sliceplane.slices.facts import zone_hint
+from sliceplane.slices.heuristics.types import EndpointPlace
 from sliceplane.slices.hint_policy import HintPolicy, Notice, zones_shown
 from sliceplane.slices.moves import Movable, choose
 from sliceplane.slices.packer import SlicePacker

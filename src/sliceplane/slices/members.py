@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointConditions
 from sliceplane.api.requests import PortProbe
-from sliceplane.heuristics.asking import Find
-from sliceplane.heuristics.types import EndpointPlace
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import PortResolver
 from sliceplane.slices.facts import READY, Addresses, NodeFacts, PodFacts, node_place
 from sliceplane.slices.guard import Storm
+from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.types import EndpointPlace
 from sliceplane.slices.hint_policy import HintPolicy, Notice
 from sliceplane.slices.hints import ZoneHints
 from sliceplane.slices.packer import Desired, SlicePacker

@@ -36,9 +36,9 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quantity import amount
-from sliceplane.heuristics.asking import Find
-from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.kit.ip import family, parse_lenient
+from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.oracle_plugins import check_plugin_hints, is_plugin
 
 PortSet = frozenset[bytes]

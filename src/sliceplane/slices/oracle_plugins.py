@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.quantity import amount
-from sliceplane.heuristics.asking import Find
-from sliceplane.heuristics.types import (
+from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.types import (
     EndpointPlace,
     Hints,
     LocalHeuristic,

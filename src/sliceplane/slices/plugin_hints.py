@@ -18,9 +18,16 @@ from typing import ClassVar, Final
 
 from msgspec.structs import astuple
 
-from sliceplane.heuristics.asking import Portions, ask_local, ask_zonal
-from sliceplane.heuristics.types import EndpointPlace, Heuristic, LocalHeuristic, ServiceView, ZonalHeuristic, ZoneView
 from sliceplane.slices.facts import hint_piece
+from sliceplane.slices.heuristics.asking import Portions, ask_local, ask_zonal
+from sliceplane.slices.heuristics.types import (
+    EndpointPlace,
+    Heuristic,
+    LocalHeuristic,
+    ServiceView,
+    ZonalHeuristic,
+    ZoneView,
+)
 from sliceplane.slices.hint_policy import HintPolicy, zones_shown
 from sliceplane.slices.moves import K, Movable, pick
 from sliceplane.slices.packer import SlicePacker

@@ -19,11 +19,11 @@ from sliceplane.api.core import Pod
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
-from sliceplane.heuristics.asking import Find
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.guard import REASON_EXPIRED, REASON_HELD, REASON_REFUTED, Losses, ServiceGuard, Storm
+from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import SliceMembers
 from sliceplane.slices.packer import Desired, SlicePacker

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.heuristics.types import ZoneView
 from sliceplane.slices.facts import NodeFacts
+from sliceplane.slices.heuristics.types import ZoneView
 
 #: a zone may get this much more traffic per endpoint than an even spread would give it: 0.2, as a fraction.
 #: Enough for n endpoints of a share is therefore ceil(n * share / 1.2) = ceil(5 * n * share / 6).

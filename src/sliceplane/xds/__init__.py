@@ -1,7 +1,7 @@
 """Services and EndpointSlices as xDS resources: what Envoy and proxyless gRPC are told, byte by byte.
 
 ``catalog`` is the way in: Services, slices and Nodes go into it, resources and what changed of them come out, per place
-of a client.  ``model`` keeps a Service by differences, ``pools`` decides through ``proxy.usable`` which endpoints a
+of a client.  ``model`` keeps a Service by differences, ``pools`` decides through ``consume.usable`` which endpoints a
 place may use, ``endpoints``, ``clusters`` and ``listeners`` write the messages.
 
 Promises: the same objects give the same bytes and the same versions in every process (members of collections apart,

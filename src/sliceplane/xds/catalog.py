@@ -20,7 +20,7 @@ import msgspec
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_REGION, LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.consume.model import ServiceKey
 from sliceplane.xds.model import Audience, XdsPlace, XdsShared
 from sliceplane.xds.pools import PoolKey
 from sliceplane.xds.resource import XdsClient

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sliceplane.api.service_rules import is_port
-from sliceplane.balancing.model import Endpoint
+from sliceplane.consume.balancing.model import Endpoint
+from sliceplane.consume.model import ordinary_of
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.model import ordinary_of
 from sliceplane.xds.names import PortKey
 from sliceplane.xds.wire import as_bytes, as_integer, as_text, fields, head, integer, message, text, wrapped
 

@@ -1,6 +1,6 @@
 """Clients that do not acknowledge changes: which Services they concern, and how long drains wait for them.
 
-What an xDS server reports is one version for all Services (``shell.xds.progress``), so a client that stays behind would
+What an xDS server reports is one version for all Services (``xds.io.progress``), so a client that stays behind would
 hold up drains of Services that it has nothing to do with.  A client that is behind for ``GRACE_S`` is therefore taken
 out of that version and kept here, with the Services of which it lacks changes: a drain waits for it where it concerns
 one of these.  The Services of a client are those that it subscribes to and may see.
@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.progress import ClientLag
-from sliceplane.proxy.selections import NAMESPACE_READING, SERVICE_READING
+from sliceplane.consume.model import ServiceKey
+from sliceplane.consume.progress import ClientLag
+from sliceplane.consume.selections import NAMESPACE_READING, SERVICE_READING
 
 C = TypeVar("C", bound=Hashable)
 

@@ -3,7 +3,7 @@
 ```
 EndpointMerge (one a family)   which entry of a Pod counts, where slices disagree
 _seen:    id -> SeenEndpoint   a Pod once, with an address of each family
-_counts:  pool -> how many     enough to say in O(1) which pool a place uses (``select``, the rule of ``proxy.usable``)
+_counts:  pool -> how many     enough to say in O(1) which pool a place uses (``select``, the rule of ``consume.usable``)
 _pools:   pool -> EndpointList those that some client's place uses
 ```
 
@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, EndpointSlice
-from sliceplane.balancing.merge import EndpointMerge, PortChoice
-from sliceplane.balancing.model import Endpoint
+from sliceplane.consume.balancing.merge import EndpointMerge, PortChoice
+from sliceplane.consume.balancing.model import Endpoint
+from sliceplane.consume.model import NodeEndpoint
+from sliceplane.consume.usable import Choice, Locality, choose, choose_local, outcome_of
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.model import NodeEndpoint
-from sliceplane.proxy.usable import Choice, Locality, choose, choose_local, outcome_of
 from sliceplane.xds.collections import Collections, XdsCollection
 from sliceplane.xds.endpoints import SeenEndpoint, endpoint_message, is_servable, piece
 from sliceplane.xds.pools import (
@@ -248,7 +248,7 @@ class PortEndpoints:
         return ready > 0, TERMINATING in self._counts, self._naming_nodes == ready, self._naming_zones == ready
 
     def select(self, place: XdsPlace) -> PoolKey:
-        """The pool of the endpoints that ``proxy.usable`` leaves for *place*.  O(1)."""
+        """The pool of the endpoints that ``consume.usable`` leaves for *place*.  O(1)."""
         if self._settings.is_local:
             if not place.node:
                 return PLACE_UNKNOWN

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from sliceplane.consume.model import ServiceKey
 from sliceplane.kit.containers import remembered
-from sliceplane.proxy.model import ServiceKey
 
 _PREFIX: Final = "type.googleapis.com/"
 LISTENER: Final = f"{_PREFIX}envoy.config.listener.v3.Listener"

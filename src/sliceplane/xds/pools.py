@@ -1,6 +1,6 @@
 """The endpoints that a place may use, as one list in the order in which they are sent.
 
-There is one pool for each possible answer of ``proxy.usable`` (all that are ready, those that hints name for a zone or
+There is one pool for each possible answer of ``consume.usable`` (all that are ready, those that hints name for a zone or
 a node, those on a node, those that end and still serve), shared by all places that get this answer; a pool is kept from
 the first time that one asks.  A changed endpoint is one insertion; the assignment is joined when it is asked for.  Its
 version is made of a sum of hashes of its pieces, which costs the same however many there are.
@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from sliceplane.balancing.model import Endpoint
-from sliceplane.proxy.usable import is_still_serving
+from sliceplane.consume.balancing.model import Endpoint
+from sliceplane.consume.usable import is_still_serving
 from sliceplane.xds.collections import Collections
 from sliceplane.xds.endpoints import LocalityPieces, assignment, collected_assignment
 from sliceplane.xds.names import ASSIGNMENT, PortKey

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, EndpointSlice
+from sliceplane.consume.model import ServiceKey
 from sliceplane.kit.ip import FAMILIES
-from sliceplane.proxy.model import ServiceKey
 from sliceplane.xds.clusters import cluster
 from sliceplane.xds.listeners import envoy_listener, envoy_routes, grpc_listener
 from sliceplane.xds.model import EVERYBODY, Audience, PortChanges, PortEndpoints, XdsPlace, XdsShared

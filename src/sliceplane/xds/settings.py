@@ -10,8 +10,8 @@ from typing import Final, Literal, NamedTuple, cast
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.service_rules import is_port
+from sliceplane.consume.model import ServiceKey, canonical_of
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.proxy.model import ServiceKey, canonical_of
 from sliceplane.xds.names import PortKey, parse_key
 
 #: what an endpoint speaks, as far as Envoy must know

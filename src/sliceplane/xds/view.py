@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.consume.model import ServiceKey
 from sliceplane.xds.collections import XdsCollection
 from sliceplane.xds.endpoints import assignment
 from sliceplane.xds.listeners import CAPTURE, capture_listener, grpc_listener

@@ -6,10 +6,10 @@ from msgspec.structs import replace
 from tests.explain.world import World, add_service, ago, near_miss, planted, too_young, write_slice
 
 from sliceplane.api.discovery import LABEL_FOR_ZONE
-from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
-from sliceplane.explain.question import ExplainQuestion
-from sliceplane.proxy.conntrack import UdpFlow
-from sliceplane.proxy.served import ClusterDestination, ServedTarget
+from sliceplane.consume.served import ClusterDestination, ServedTarget
+from sliceplane.diagnose.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
+from sliceplane.diagnose.explain.question import ExplainQuestion
+from sliceplane.node.conntrack import UdpFlow
 
 OURS = RuleSet("Sliceplane's nftables", True, "sliceplane proxy --cleanup")
 LEGACY = RuleSet("KUBE-* of iptables-legacy", False, "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore")

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.explain.world import World, add_pod, add_service, add_workload, near_miss, planted, write_slice
 
-from sliceplane.explain.question import ClientPlace, ExplainQuestion
+from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
 
 MATCH = """.:53 {
     template IN A cart.shop {

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.explain.world import World, add_node, add_pod, near_miss, planted
 
-from sliceplane.explain.question import ClientPlace, ExplainQuestion
+from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
 
 AWS = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type"
 

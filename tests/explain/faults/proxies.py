@@ -8,7 +8,7 @@ from typing import Any
 from tests.explain.world import NOW, World, ago, near_miss, planted
 
 from sliceplane.api.discovery import LABEL_FOR_ZONE
-from sliceplane.explain.question import ExplainQuestion
+from sliceplane.diagnose.explain.question import ExplainQuestion
 
 DIGEST = "0" * 16
 

@@ -17,7 +17,7 @@ from tests.explain.world import (
     write_slice,
 )
 
-from sliceplane.explain.question import ExplainQuestion
+from sliceplane.diagnose.explain.question import ExplainQuestion
 
 
 def _service(world: World) -> Any:

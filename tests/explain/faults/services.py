@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.explain.world import World, add_service, ago, near_miss, planted
 
-from sliceplane.explain.question import ExplainQuestion
+from sliceplane.diagnose.explain.question import ExplainQuestion
 
 
 def _dialled(port: str, protocol: str = "") -> ExplainQuestion:

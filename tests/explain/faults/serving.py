@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.explain.world import World, add_node, add_pod, add_service, ago, near_miss, planted, too_young
 
-from sliceplane.explain.question import ClientPlace, ExplainQuestion
+from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
 
 PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
 

@@ -17,10 +17,10 @@ from tests.explain.world import (
     too_young,
 )
 
-from sliceplane.explain.question import ExplainQuestion
-from sliceplane.shadow.differences import DifferenceKind, SliceDifference
-from sliceplane.shadow.ledger import News, StandingDifference
-from sliceplane.shadow.report import ShadowSummary, findings_of_lines, json_line, json_summary
+from sliceplane.diagnose.explain.question import ExplainQuestion
+from sliceplane.diagnose.shadow.differences import DifferenceKind, SliceDifference
+from sliceplane.diagnose.shadow.ledger import News, StandingDifference
+from sliceplane.diagnose.shadow.report import ShadowSummary, findings_of_lines, json_line, json_summary
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 SERVICE_NAME = "kubernetes.io/service-name"

@@ -22,25 +22,25 @@ import yaml
 from tests.ports import free_port
 from tests.waiting import eventually
 
+from sliceplane.agent.agent_file import AgentFile, ServiceEntry, read_agent_file
+from sliceplane.agent.io import control
+from sliceplane.agent.io import machine as machine_module
+from sliceplane.agent.io.granting import Grant, apply_grant, serves_policies
+from sliceplane.agent.io.listing import ListedAgent, list_of
+from sliceplane.agent.io.machine import MachineError, SleepWatch
+from sliceplane.agent.io.probes import look
+from sliceplane.agent.io.program import EXIT_REFUSED, AgentOptions
+from sliceplane.agent.io.start import serve, service_of
+from sliceplane.agent.io.token import granted_name
+from sliceplane.agent.tenure import LeaseTerms
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import by_kind
 from sliceplane.client import connect
-from sliceplane.external.agent_file import AgentFile, ServiceEntry, read_agent_file
-from sliceplane.external.checks import CheckSpec
-from sliceplane.external.registration import AgentPort
-from sliceplane.external.tenure import LeaseTerms
-from sliceplane.shell.agent import control
-from sliceplane.shell.agent import machine as machine_module
-from sliceplane.shell.agent.granting import Grant, apply_grant, serves_policies
-from sliceplane.shell.agent.listing import ListedAgent, list_of
-from sliceplane.shell.agent.machine import MachineError, SleepWatch
-from sliceplane.shell.agent.probes import look
-from sliceplane.shell.agent.program import EXIT_REFUSED, AgentOptions
-from sliceplane.shell.agent.start import serve, service_of
-from sliceplane.shell.agent.token import granted_name
-from sliceplane.shell.transport.base import Client, Unreachable
-from sliceplane.shell.transport.kubeconfig import from_file
+from sliceplane.consume.agents.checks import CheckSpec
+from sliceplane.consume.agents.registration import AgentPort
 from sliceplane.testing import Plane
+from sliceplane.watch.io.base import Client, Unreachable
+from sliceplane.watch.io.kubeconfig import from_file
 
 _WELL = CheckSpec(kind="exec", target="true", period_s=0.2)
 _numbers = count(1)

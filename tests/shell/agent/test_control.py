@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.shell.agent import control
+from sliceplane.agent.io import control
 
 
 @pytest.mark.parametrize(

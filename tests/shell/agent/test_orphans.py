@@ -17,17 +17,17 @@ from msgspec.structs import replace
 from tests.e2e.running import ROOT
 from tests.waiting import eventually, until
 
-from sliceplane.shell.agent.child import Child
-from sliceplane.shell.agent.orphan import EXIT_UNKNOWN, AdoptedProcess, Custody, OnOrphan, read_record
-from sliceplane.shell.process.identity import ProcessIdentity, identity
+from sliceplane.agent.io.child import Child
+from sliceplane.agent.io.orphan import EXIT_UNKNOWN, AdoptedProcess, Custody, OnOrphan, read_record
+from sliceplane.kit.io.identity import ProcessIdentity, identity
 
 PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 COMMAND = ("sh", "-c", "while :; do sleep 0.1; done")
 AGENT = textwrap.dedent("""
     import asyncio, sys
     from pathlib import Path
-    from sliceplane.shell.agent.child import Child
-    from sliceplane.shell.agent.orphan import Custody
+    from sliceplane.agent.io.child import Child
+    from sliceplane.agent.io.orphan import Custody
 
     async def main():
         custody = Custody(Path(sys.argv[1]), sys.argv[2], 5.0)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.shell.agent.machine import MachineError, host_id, lock_name, state_folder
-from sliceplane.shell.agent.own_files import new_own, read_own, readers_of_output, write_own
-from sliceplane.shell.agent.token import OwnToken, _Claims
+from sliceplane.agent.io.machine import MachineError, host_id, lock_name, state_folder
+from sliceplane.agent.io.own_files import new_own, read_own, readers_of_output, write_own
+from sliceplane.agent.io.token import OwnToken, _Claims
 
 CLAIMS = _Claims("default", "agent-vm-1", 0.0, 1.0)
 

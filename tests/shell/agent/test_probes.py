@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.external.checks import CheckSpec
-from sliceplane.shell.agent.probes import look
-from sliceplane.shell.server.keys.pki import ensure
+from sliceplane.agent.io.probes import look
+from sliceplane.consume.agents.checks import CheckSpec
+from sliceplane.server.io.keys.pki import ensure
 
 ADDRESS = "127.0.0.1"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.shell.agent.token import OwnToken, _claims_of
+from sliceplane.agent.io.token import OwnToken, _claims_of
 
 pytestmark = pytest.mark.asyncio
 

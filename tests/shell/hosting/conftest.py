@@ -16,10 +16,10 @@ from tests.fakes.fake_watch import FakeWatch
 from sliceplane.api import codec
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import ConfigMaps, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work, Write
-from sliceplane.informer.cache import Change
-from sliceplane.shell.transport.base import ListPage, Unreachable, WatchMessage
-from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.kit.workqueue import WorkQueue
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Job, Selection, Work, Write
+from sliceplane.watch.io.base import ListPage, Unreachable, WatchMessage
 
 EPOCH = 1_000_000.0
 
@@ -41,7 +41,7 @@ class LiveApi(FakeApi):
 
 @dataclass
 class FakeClient:
-    """``shell.transport.base.Client`` over a ``LiveApi``; writes take *write_s*."""
+    """``watch.io.base.Client`` over a ``LiveApi``; writes take *write_s*."""
 
     api: LiveApi
     clock: Callable[[], float]

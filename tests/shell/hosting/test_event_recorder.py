@@ -1,4 +1,4 @@
-"""The recorder against a server that fails; what it writes is decided in ``controllers.events``."""
+"""The recorder against a server that fails; what it writes is decided in ``watch.controller.events``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sliceplane.api.core import Service
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EventsV1, Services
-from sliceplane.controllers.base import EventNote
-from sliceplane.controllers.events import PENDING_MAX
-from sliceplane.shell.transport.events import EventRecorder
+from sliceplane.watch.controller.base import EventNote
+from sliceplane.watch.controller.events import PENDING_MAX
+from sliceplane.watch.io.events import EventRecorder
 
 
 def note(text: str = "it failed", *, name: str = "s") -> EventNote:

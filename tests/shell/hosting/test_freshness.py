@@ -11,17 +11,17 @@ from tests.waiting import eventually
 
 from sliceplane.api.errors import StatusError, forbidden, unauthorized, unreachable
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Resource, Services
-from sliceplane.controllers.base import Selection
-from sliceplane.controllers.events import RecorderStatus
-from sliceplane.informer.actions import Counters
-from sliceplane.shell.hosting.catalogue import default_controllers
-from sliceplane.shell.hosting.freshness import complaint, stuck
-from sliceplane.shell.hosting.host import HostStatus
-from sliceplane.shell.hosting.informers import InformerStatus
-from sliceplane.shell.hosting.life import ControllerTally
-from sliceplane.shell.hosting.runner import ControllerStatus
-from sliceplane.shell.hosting.standalone import Standalone
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
+from sliceplane.controllers.io.catalogue import default_controllers
+from sliceplane.controllers.io.freshness import complaint, stuck
+from sliceplane.controllers.io.standalone import Standalone
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.watch.actions import Counters
+from sliceplane.watch.controller.base import Selection
+from sliceplane.watch.controller.events import RecorderStatus
+from sliceplane.watch.hosting.host import HostStatus
+from sliceplane.watch.hosting.informers import InformerStatus
+from sliceplane.watch.hosting.life import ControllerTally
+from sliceplane.watch.hosting.runner import ControllerStatus
 
 NOW = 1_800_000_000.0
 FORBIDDEN = forbidden("endpointslices", "discovery.k8s.io", "", "no RBAC policy matched")

@@ -14,9 +14,9 @@ from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.transport.reflect import RunningInformer
+from sliceplane.watch.cache import Change
+from sliceplane.watch.io.reflect import RunningInformer
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

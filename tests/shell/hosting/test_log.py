@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.shell.process import log
-from sliceplane.shell.process.line_writer import LineWriter
-from sliceplane.shell.process.log import QUEUE_BYTES_MAX, get_logger, lost_lines, settle
-from sliceplane.shell.process.log_lines import LINE_CHARACTERS_MAX
+from sliceplane.kit.io import log
+from sliceplane.kit.io.line_writer import LineWriter
+from sliceplane.kit.io.log import QUEUE_BYTES_MAX, get_logger, lost_lines, settle
+from sliceplane.kit.io.log_lines import LINE_CHARACTERS_MAX
 
 #: a thousand lines that no one takes: without a queue the first of them that does not fit takes for ever
 STUCK_S_MAX = 30.0
@@ -129,7 +129,7 @@ def test_a_terminal_stopped_with_ctrl_s_holds_nobody_up(monkeypatch: pytest.Monk
 
 def test_a_process_whose_log_nobody_reads_ends_all_the_same() -> None:
     code = (
-        "import sys\nfrom sliceplane.shell.process.log import get_logger\n"
+        "import sys\nfrom sliceplane.kit.io.log import get_logger\n"
         "for number in range(3000): get_logger('test').warning('x' * 1000)\n"
         "print('done', flush=True)"
     )
@@ -143,7 +143,7 @@ def test_a_process_whose_log_nobody_reads_ends_all_the_same() -> None:
 
 
 def test_the_last_lines_before_an_exit_are_written() -> None:
-    code = "from sliceplane.shell.process.log import get_logger\nget_logger('test').error('the last words')"
+    code = "from sliceplane.kit.io.log import get_logger\nget_logger('test').error('the last words')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert 'event="the last words"' in done.stderr
 
@@ -254,7 +254,7 @@ def test_what_libraries_log_is_a_line_like_ours(capsys: pytest.CaptureFixture[st
 
 def test_a_forked_process_has_a_log_of_its_own() -> None:
     code = (
-        "import os\nfrom sliceplane.shell.process.log import get_logger, settle\n"
+        "import os\nfrom sliceplane.kit.io.log import get_logger, settle\n"
         "get_logger('test').warning('the parent')\nassert settle(60)\n"
         "child = os.fork()\n"
         "get_logger('test').warning('child' if child == 0 else 'parent again')\nassert settle(60)\n"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.shell.process.log_lines import KEYS, LINE_CHARACTERS_MAX, as_json, fit_text, painted, plain_text
+from sliceplane.kit.io.log_lines import KEYS, LINE_CHARACTERS_MAX, as_json, fit_text, painted, plain_text
 
 HEAD = {"timestamp": "2026-11-21T12:50:16.980482Z", "level": "warning", "component": "auth", "event": "a line"}
 _ESCAPE = re.compile("\x1b\\[[0-9;]*m")
@@ -62,7 +62,7 @@ def test_a_plain_line_is_logfmt() -> None:
 _WRITER = """
 import logging, sys
 from sliceplane.cli.logs import Logs
-from sliceplane.shell.process.log import get_logger, settle
+from sliceplane.kit.io.log import get_logger, settle
 Logs("info", sys.argv[1], colour=sys.argv[2] == "colour").begin()
 log = get_logger("plane")
 log.debug("not wanted")
@@ -118,7 +118,7 @@ def test_text_is_coloured_on_a_terminal_unless_a_person_says_no() -> None:
 
 
 def test_what_was_lost_is_told_in_json_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from sliceplane.shell.process import log
+    from sliceplane.kit.io import log
 
     monkeypatch.setattr(log, "_json", True)
     monkeypatch.setattr(log, "_stderr", fresh := log._Stderr())

@@ -17,17 +17,17 @@ from tests.waiting import eventually
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource, ServiceCIDRs, Services
+from sliceplane.controllers.io.catalogue import default_controllers
+from sliceplane.controllers.io.standalone import reconcile_once
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.hosting.catalogue import default_controllers
-from sliceplane.shell.hosting.informers import CannotRead, check_readable
-from sliceplane.shell.hosting.standalone import reconcile_once
-from sliceplane.shell.node.healthz import health_document
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.render import objects_from
-from sliceplane.shell.node.timing import ProxyTiming
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
-from sliceplane.shell.transport.base import Client
+from sliceplane.node.io.healthz import health_document
+from sliceplane.node.io.kernel.nft_backend import Nftables
+from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.io.render import objects_from
+from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.watch.hosting.informers import CannotRead, check_readable
+from sliceplane.watch.io.base import Client
 
 #: as kube-apiserver answers for a path that it does not have
 NOT_SERVED = StatusError(404, "NotFound", "the server could not find the requested resource")

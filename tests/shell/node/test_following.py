@@ -11,13 +11,13 @@ from tests.waiting import eventually
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import Services
-from sliceplane.cli import proxy as proxy_command
+from sliceplane.cli.run import proxy as proxy_command
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.node.inputs import Inputs
-from sliceplane.shell.node.node_proxy import watches
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.node.io.inputs import Inputs
+from sliceplane.node.io.node_proxy import watches
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.io.reflect import loop_clock
 
 
 async def test_it_follows_nothing_while_a_watch_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:

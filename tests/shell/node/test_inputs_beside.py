@@ -13,17 +13,17 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.io.service import Resolver
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.dns.wire import A, labels_of, name_of
-from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.node.inputs import Inputs
-from sliceplane.shell.node.node_proxy import watches
-from sliceplane.shell.resolver.service import Resolver
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.transport.base import Client
-from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.node.io.inputs import Inputs
+from sliceplane.node.io.node_proxy import watches
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.cache import Change
+from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.reflect import loop_clock
 
 PORTS = [{"name": "http", "port": 80}]
 

@@ -12,11 +12,11 @@ from sliceplane.api.errors import forbidden
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Nodes
-from sliceplane.shell.node import own_node
-from sliceplane.shell.node.own_node import OwnNode
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.transport.base import Client
+from sliceplane.node.io import own_node
+from sliceplane.node.io.own_node import OwnNode
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.io.base import Client
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.shell.process import files
-from sliceplane.shell.process.files import opened_lines, read_bytes, read_text
+from sliceplane.kit.io import files
+from sliceplane.kit.io.files import opened_lines, read_bytes, read_text
 
 
 def reason(path: Path, bytes_max: int = 100) -> str:

@@ -17,12 +17,12 @@ from tests.waiting import eventually, until
 from sliceplane.api.core import Node
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import Nodes
-from sliceplane.controllers.base import EventNote, Work
 from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
-from sliceplane.recorder.entries import Marked
-from sliceplane.recorder.file import read_lines
-from sliceplane.recorder.reader import entries
-from sliceplane.shell.process.flight import FILES_KEPT, QUIET_S, SUFFIX, FlightRecorder
+from sliceplane.diagnose.timeline.reader import entries
+from sliceplane.watch.controller.base import EventNote, Work
+from sliceplane.watch.io.flight import FILES_KEPT, QUIET_S, SUFFIX, FlightRecorder
+from sliceplane.watch.recorder.entries import Marked
+from sliceplane.watch.recorder.file import read_lines
 
 ROOT = Path(__file__).parents[3]
 #: writes recordings to the file of its first argument for ever; the second bounds their size
@@ -30,9 +30,9 @@ WRITER = """
 import resource, sys
 from pathlib import Path
 from tests.recorder.test_encoding import Told
-from sliceplane.recorder.delta import schema
-from sliceplane.recorder.file import Header, write_lines
-from sliceplane.shell.process.flight import write_file
+from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.file import Header, write_lines
+from sliceplane.watch.io.flight import write_file
 segments = Told(1, 600).recorder.segments()
 limit = int(sys.argv[2])
 if limit:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.waiting import eventually
 
-from sliceplane.shell.agent.child import Child
-from sliceplane.shell.agent.orphan import Custody
-from sliceplane.shell.process.last_steps import ends_within
+from sliceplane.agent.io.child import Child
+from sliceplane.agent.io.orphan import Custody
+from sliceplane.kit.io.last_steps import ends_within
 
 FOR_EVER_S = 3600.0
 

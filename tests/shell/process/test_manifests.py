@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml, parse_yaml_stream
-from sliceplane.shell.process import manifests
-from sliceplane.shell.process.manifests import BadDocument, config_document, manifest_documents
+from sliceplane.kit.io import manifests
+from sliceplane.kit.io.manifests import BadDocument, config_document, manifest_documents
+from sliceplane.kit.yaml_documents import YamlError, parse_yaml, parse_yaml_stream
 
 
 def alias_bomb(levels: int) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from tests.dns.world import ZONE
 from tests.shell.resolver.test_upstream import forwarding, others
 
-from sliceplane.shell.resolver.upstream import ForwardFlags
+from sliceplane.dns.io.upstream import ForwardFlags
 
 OWN = f"demo.default.svc.{ZONE}"
 

@@ -13,9 +13,9 @@ from sliceplane.api.codec import decode, decode_document
 from sliceplane.api.core import Service
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Services
-from sliceplane.shell.resolver.embedded import DnsService, reachable, resolv_conf, service_address, write_service
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
+from sliceplane.dns.io.embedded import DnsService, reachable, resolv_conf, service_address, write_service
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
 
 CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
 OWN = dns.message.make_query("kube-dns.kube-system.svc.cluster.local.", "A").to_wire()

@@ -10,11 +10,11 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Namespaces, Services
+from sliceplane.diagnose.io.names import LookedUp, looked_up
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.dns.wire import A
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.tools.names import LookedUp, looked_up
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
 
 
 async def test_a_name_that_leads_nowhere_has_a_cause() -> None:

@@ -17,19 +17,19 @@ from sliceplane.api.codec import encode
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
+from sliceplane.diagnose.io.drifting import read_drift
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.io import sockets
+from sliceplane.dns.io.service import Resolver, watches
+from sliceplane.dns.io.sockets import ListenError, Streams, bound
 from sliceplane.dns.server import Forward
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.dns.wire import DnsQuestion
-from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.resolver import sockets
-from sliceplane.shell.resolver.service import Resolver, watches
-from sliceplane.shell.resolver.sockets import ListenError, Streams, bound
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.tools.drifting import read_drift
-from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.cache import Change
+from sliceplane.watch.io.reflect import loop_clock
 
 OWN = f"demo.default.svc.{ZONE}"
 

@@ -24,15 +24,15 @@ from sliceplane.api.codec import encode
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EventsV1, Services
 from sliceplane.dns.clients import FORWARD_WORK, AnswerConfig
+from sliceplane.dns.io import upstream
+from sliceplane.dns.io.service import Resolver, watches
+from sliceplane.dns.io.sockets import ListenError, bound
+from sliceplane.dns.io.upstream import ForwardFlags
 from sliceplane.dns.view import ZoneConfig
-from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.resolver import upstream
-from sliceplane.shell.resolver.service import Resolver, watches
-from sliceplane.shell.resolver.sockets import ListenError, bound
-from sliceplane.shell.resolver.upstream import ForwardFlags
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.cache import Change
 
 
 class NameServerOfOthers(asyncio.DatagramProtocol):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.shell.server.serving import Server, run_plane
 
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.io.plane import PlaneConfig
 
 
 @pytest.fixture(scope="module")

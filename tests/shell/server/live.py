@@ -9,7 +9,7 @@ import pytest_asyncio
 from tests.shell.server.serving import Server, run_plane
 
 from sliceplane.client import HttpClient, connect
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.io.plane import PlaneConfig
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sliceplane.shell.server.config import Periods, PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.transport.service import PlaneService
-from sliceplane.testing.thread import PlaneThread
+from sliceplane.lab.testing.thread import PlaneThread
+from sliceplane.server.io.config import Periods, PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.io.service import PlaneService
 
 
 @dataclass

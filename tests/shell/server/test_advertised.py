@@ -8,8 +8,8 @@ import pytest
 from tests.registry.conftest import Api
 
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects
-from sliceplane.shell.process import interfaces
-from sliceplane.shell.server.config import PlaneConfig
+from sliceplane.kit.io import interfaces
+from sliceplane.server.io.config import PlaneConfig
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 from tests.waiting import eventually
 
 from sliceplane.api.scheme import EndpointSlices, IPAddresses, Leases, Resource, Services
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
-from sliceplane.store.types import Key
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.server.store.types import Key
 
 
 def stored(plane: ServerPlane, resource: Resource, name: str, namespace: str = "") -> Any:

@@ -15,10 +15,10 @@ import pytest
 from tests.shell.server.serving import Server, run_plane
 from tests.waiting import until
 
-from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.audit import file as audit_file
-from sliceplane.shell.server.audit.log import AuditConfig, AuditLog
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.server.io.audit import file as audit_file
+from sliceplane.server.io.audit.log import AuditConfig, AuditLog
+from sliceplane.server.io.plane import PlaneConfig
 
 SERVICES = "/api/v1/namespaces/default/services"
 MICROS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")

@@ -14,9 +14,9 @@ import pytest
 from tests.shell.server.serving import Server, run_plane
 from tests.waiting import until
 
-from sliceplane.shell.process import log as log_module
-from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.audit.log import (
+from sliceplane.kit.io import log as log_module
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.server.io.audit.log import (
     LEFT_OUT,
     LINE_BYTES_MAX,
     STRANGER_LINE_BYTES_MAX,
@@ -25,8 +25,8 @@ from sliceplane.shell.server.audit.log import (
     AuditConfig,
     AuditLog,
 )
-from sliceplane.shell.server.audit.loggable import AGENT_CHARACTERS_MAX, error_of
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.io.audit.loggable import AGENT_CHARACTERS_MAX, error_of
+from sliceplane.server.io.plane import PlaneConfig
 
 SECRETS = "/api/v1/namespaces/default/secrets"
 VALUE = "hunter2-of-the-secret"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from sliceplane.api.errors import StatusError
-from sliceplane.registry.authorization.index import PolicyIndex, require
-from sliceplane.registry.authorization.policy import objects
-from sliceplane.registry.types import AUTHENTICATED, Attributes, User
-from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.requests.auth import ANONYMOUS, Certificate, Tokens, authenticate, user_of_certificate
-from sliceplane.store.types import Key
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.server.io.requests.auth import ANONYMOUS, Certificate, Tokens, authenticate, user_of_certificate
+from sliceplane.server.registry.authorization.index import PolicyIndex, require
+from sliceplane.server.registry.authorization.policy import objects
+from sliceplane.server.registry.types import AUTHENTICATED, Attributes, User
+from sliceplane.server.store.types import Key
 
 ADMIN = User(name="root", groups=("system:masters", AUTHENTICATED))
 ALICE = User(name="alice", groups=("devs", AUTHENTICATED))

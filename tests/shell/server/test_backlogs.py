@@ -11,10 +11,10 @@ from tests.shell.server.test_slow_watchers import watching
 from tests.waiting import until
 
 from sliceplane.kit.shares import Standing
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.requests import backlogs
-from sliceplane.shell.server.requests import watch as watch_module
-from sliceplane.shell.server.requests.backlogs import Backlogs
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.requests import backlogs
+from sliceplane.server.io.requests import watch as watch_module
+from sliceplane.server.io.requests.backlogs import Backlogs
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from tests.shell.server.serving import Server, run_plane
 from tests.waiting import until
 
-from sliceplane.shell.server.config import Periods, PlaneConfig
-from sliceplane.shell.server.connections.tls import ServerTls
-from sliceplane.shell.server.keys import pki
+from sliceplane.server.io.config import Periods, PlaneConfig
+from sliceplane.server.io.connections.tls import ServerTls
+from sliceplane.server.io.keys import pki
 
 NAMESPACES = "/api/v1/namespaces"
 DAY = timedelta(days=1)

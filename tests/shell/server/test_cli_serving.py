@@ -286,7 +286,7 @@ HEAVY = ("cryptography", "aiohttp", "google.protobuf", "rich", "prometheus_clien
 
 def test_a_later_start_loads_nothing_heavy(tmp_path: Path) -> None:
     script = (
-        "import asyncio, sys\nfrom sliceplane.shell.server.plane import PlaneConfig, ServerPlane\n"
+        "import asyncio, sys\nfrom sliceplane.server.io.plane import PlaneConfig, ServerPlane\n"
         "async def main():\n"
         f"    plane = ServerPlane(PlaneConfig(data_dir={str(tmp_path)!r}, secure_port=0))\n"
         "    await plane.start()\n    await plane.stop()\n"

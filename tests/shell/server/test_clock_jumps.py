@@ -10,10 +10,10 @@ from tests.waiting import eventually
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.shell.hosting.catalogue import default_controllers
-from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
-from sliceplane.store.hub import BOOKMARK_PERIOD_S
+from sliceplane.controllers.io.catalogue import default_controllers
+from sliceplane.controllers.io.embedded import ControllerService
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.server.store.hub import BOOKMARK_PERIOD_S
 
 START = 1_800_000_000.0
 POD = {

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.datadir import DataDir, default_data_dir, write_private
-from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.sqlite import SqliteBackend
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.server.io.datadir import DataDir, default_data_dir, write_private
+from sliceplane.server.io.storage.committing import StorageError
+from sliceplane.server.io.storage.sqlite import SqliteBackend
 
 
 def test_folder_is_made_private(tmp_path: Path) -> None:

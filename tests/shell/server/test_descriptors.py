@@ -16,7 +16,7 @@ from benchmarks.tools.process import PlaneProcess
 from tests.attack.harness import admin_context, anonymous_context
 from tests.waiting import until
 
-from sliceplane.shell.process import log
+from sliceplane.kit.io import log
 
 LIMIT = 200
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

@@ -14,8 +14,8 @@ from pathlib import Path
 from tests.e2e.running import running_plane
 from tests.waiting import turns, until
 
-from sliceplane.shell.server.config import Periods, PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
+from sliceplane.server.io.config import Periods, PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
 
 WATCH = b"GET /api/v1/namespaces?watch=true&allowWatchBookmarks=true HTTP/1.1\r\nHost: x\r\n\r\n"
 

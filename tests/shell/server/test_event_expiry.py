@@ -9,9 +9,9 @@ import pytest
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Events
-from sliceplane.registry.expiry import EVENT_TTL_S
-from sliceplane.shell.server.config import Periods
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
+from sliceplane.server.io.config import Periods
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.server.registry.expiry import EVENT_TTL_S
 
 START = 1_800_000_000.0
 

@@ -9,9 +9,9 @@ from tests.shell.server.serving import Server, run_plane
 from tests.shell.server.test_kubectl_smoke import kubectl
 
 from sliceplane.api.scheme import FlowSchemas, PriorityLevelConfigurations
-from sliceplane.documents.protobuf import decode
-from sliceplane.documents.schema import unknown_fields
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.documents.protobuf import decode
+from sliceplane.server.documents.schema import unknown_fields
+from sliceplane.server.io.plane import PlaneConfig
 
 GROUP = "/apis/flowcontrol.apiserver.k8s.io/v1"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -85,8 +85,8 @@ def test_they_say_the_same_in_protobuf(server: Server) -> None:
 def test_a_start_brings_them_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from msgspec.structs import replace
 
-    from sliceplane.flowcontrol.defaults import LEVELS
-    from sliceplane.registry import bootstrap
+    from sliceplane.server.fairness.defaults import LEVELS
+    from sliceplane.server.registry import bootstrap
 
     config = PlaneConfig(data_dir=str(tmp_path / "data"), secure_port=0)
     others = (*(replace(each, shares=each.shares + 1) for each in LEVELS), replace(LEVELS[0], name="of-old"))

@@ -19,7 +19,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from tests.effort import effort
 
-from sliceplane.shell.server.keys.token_keys import TOKEN_CHARACTERS_MAX, TokenConfig, TokenKeys
+from sliceplane.server.io.keys.token_keys import TOKEN_CHARACTERS_MAX, TokenConfig, TokenKeys
 
 ROOT = Path(__file__).parents[3]
 CLAIMS = {"sub": "system:serviceaccount:kube-system:admin"}
@@ -168,7 +168,7 @@ def keyring(tmp_path_factory: pytest.TempPathFactory) -> TokenKeys:
 def test_a_start_pays_for_no_token() -> None:
     """Neither library is loaded before the first token is signed or shown."""
     told = subprocess.run(
-        [sys.executable, "-c", "import sys, sliceplane.shell.server.plane; print('joserfc' in sys.modules)"],
+        [sys.executable, "-c", "import sys, sliceplane.server.io.plane; print('joserfc' in sys.modules)"],
         env={"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,

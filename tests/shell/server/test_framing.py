@@ -14,9 +14,9 @@ from aiohttp import web
 from tests.fuzz.framings import BODIES, RIGHT, WRONG, codes
 from tests.shell.server.serving import Server
 
-from sliceplane.shell.process.door import Door, GuardedPort
-from sliceplane.shell.process.pages import Page, serve_pages
-from sliceplane.shell.ui.server import PageServer
+from sliceplane.diagnose.page.io.server import PageServer
+from sliceplane.kit.io.door import Door, GuardedPort
+from sliceplane.kit.io.pages import Page, serve_pages
 
 
 async def failures(port: int, context: ssl.SSLContext | None = None) -> dict[str, list[int]]:

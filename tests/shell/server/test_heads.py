@@ -18,12 +18,12 @@ from tests.shell.server.serving import Server, serving
 from tests.waiting import until
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from sliceplane.shell.server.config import Periods
-from sliceplane.shell.server.connections import connection as connection_module
-from sliceplane.shell.server.connections.connection import KNOWN_HEAD, UNKNOWN_HEAD, HttpConnection
-from sliceplane.shell.server.connections.newcomers import ConnectionTiming
-from sliceplane.shell.server.requests.limits import Limits
-from sliceplane.shell.server.requests.request import _joined
+from sliceplane.server.io.config import Periods
+from sliceplane.server.io.connections import connection as connection_module
+from sliceplane.server.io.connections.connection import KNOWN_HEAD, UNKNOWN_HEAD, HttpConnection
+from sliceplane.server.io.connections.newcomers import ConnectionTiming
+from sliceplane.server.io.requests.limits import Limits
+from sliceplane.server.io.requests.request import _joined
 
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 REFUSAL = (

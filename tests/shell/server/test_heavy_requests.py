@@ -16,15 +16,15 @@ from tests.fuzz.heavy_bodies import CONFIG_MAPS, MERGE, SERVICES, asked
 from tests.waiting import eventually
 
 from sliceplane.kit.metrics import Metrics
-from sliceplane.shell.server.heavy import jobs
-from sliceplane.shell.server.heavy.jobs import HeavyJob
-from sliceplane.shell.server.heavy.pool import Inline, Pool, WorkerDied
-from sliceplane.shell.server.heavy.service import ATTEMPTS_MAX, Heavy, HeavyTurns
-from sliceplane.shell.server.monitoring.metrics import HELD_S, LoopSteps
-from sliceplane.shell.server.requests.limits import TooMany
-from sliceplane.shell.server.requests.lists import Pace
-from sliceplane.shell.server.storage import rows
-from sliceplane.store.types import EventType, Key, Record, StoreEvent
+from sliceplane.server.io.heavy import jobs
+from sliceplane.server.io.heavy.jobs import HeavyJob
+from sliceplane.server.io.heavy.pool import Inline, Pool, WorkerDied
+from sliceplane.server.io.heavy.service import ATTEMPTS_MAX, Heavy, HeavyTurns
+from sliceplane.server.io.monitoring.metrics import HELD_S, LoopSteps
+from sliceplane.server.io.requests.limits import TooMany
+from sliceplane.server.io.requests.lists import Pace
+from sliceplane.server.io.storage import rows
+from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ async def test_of_many_long_works_one_slice_runs_in_a_turn_of_the_loop() -> None
 
 
 async def test_who_held_the_loop_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sliceplane.shell.server.monitoring import metrics as steps_module
+    from sliceplane.server.io.monitoring import metrics as steps_module
 
     told: list[dict[str, object]] = []
     monkeypatch.setattr(

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from tests.shell.server.serving import Server
 
-from sliceplane.shell.server.requests import app
+from sliceplane.server.io.requests import app
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

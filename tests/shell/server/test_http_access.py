@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from tests.shell.server.serving import Reply, Server, run_plane
 
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.io.plane import PlaneConfig
 
 KUBECTL = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shutil.which("kubectl")
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tests.shell.server.serving import Reply, Server
 
-from sliceplane.documents import protobuf
+from sliceplane.server.documents import protobuf
 
 CM = "/api/v1/namespaces/default/configmaps"
 ES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

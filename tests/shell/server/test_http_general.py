@@ -13,7 +13,7 @@ import pytest
 import yaml
 from tests.shell.server.serving import Server
 
-from sliceplane.shell.server.keys import pki
+from sliceplane.server.io.keys import pki
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 

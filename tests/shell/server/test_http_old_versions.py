@@ -13,11 +13,11 @@ from tests.shell.server.serving import Server, run_plane
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import EndpointSlicesV1beta1
 from sliceplane.cli.main import main
-from sliceplane.documents import protobuf
-from sliceplane.registry.config import served_resources
-from sliceplane.shell.server.plane import PlaneConfig
-from sliceplane.shell.server.requests.encoders import encoder_for
-from sliceplane.shell.server.requests.response import negotiate
+from sliceplane.server.documents import protobuf
+from sliceplane.server.io.plane import PlaneConfig
+from sliceplane.server.io.requests.encoders import encoder_for
+from sliceplane.server.io.requests.response import negotiate
+from sliceplane.server.registry.config import served_resources
 
 OLD = "/apis/discovery.k8s.io/v1beta1"
 OLD_SLICES = f"{OLD}/namespaces/default/endpointslices"

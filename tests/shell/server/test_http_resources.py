@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.shell.server.serving import Reply, Server
 
-from sliceplane.shell.server.requests.request import BODY_BYTES_MAX
+from sliceplane.server.io.requests.request import BODY_BYTES_MAX
 
 CM = "/api/v1/namespaces/default/configmaps"
 ES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

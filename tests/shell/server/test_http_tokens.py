@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from tests.shell.server.serving import Reply, Server, run_plane
 from tests.shell.server.test_http_access import kubectl
 
-from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.keys import token_keys
-from sliceplane.shell.server.keys.token_keys import TokenConfig, TokenKeys
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.server.io.keys import token_keys
+from sliceplane.server.io.keys.token_keys import TokenConfig, TokenKeys
+from sliceplane.server.io.plane import PlaneConfig
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 AUTHORIZATION = "/apis/authorization.k8s.io/v1"

@@ -17,9 +17,9 @@ import pytest
 from tests.shell.server.serving import Server, Stream, complaints, run_plane, serving, watching
 from tests.waiting import until
 
-from sliceplane.documents import protobuf
-from sliceplane.shell.server.config import Periods, PlaneConfig
-from sliceplane.shell.server.requests.limits import Limits
+from sliceplane.server.documents import protobuf
+from sliceplane.server.io.config import Periods, PlaneConfig
+from sliceplane.server.io.requests.limits import Limits
 
 NAMESPACES = "/api/v1/namespaces"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from tests.shell.server.serving import Server, run_plane
 from tests.waiting import until
 
-from sliceplane.shell.server.audit.log import AuditConfig
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.io.audit.log import AuditConfig
+from sliceplane.server.io.plane import PlaneConfig
 
 KUBECTL = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shutil.which("kubectl")
 WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

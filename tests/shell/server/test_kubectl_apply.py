@@ -12,7 +12,7 @@ import pytest
 from tests.shell.server.serving import Server
 from tests.shell.server.test_kubectl_smoke import command, kubectl
 
-from sliceplane.documents.protobuf import decode
+from sliceplane.server.documents.protobuf import decode
 
 pytestmark = pytest.mark.kubectl
 

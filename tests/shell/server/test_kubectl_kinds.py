@@ -13,10 +13,10 @@ from tests.shell.server.serving import Server, run_plane
 from tests.shell.server.test_kubectl_smoke import command, kubectl
 from tests.waiting import until
 
-from sliceplane.documents.protobuf import decode
-from sliceplane.shell.hosting.catalogue import default_controllers
-from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.controllers.io.catalogue import default_controllers
+from sliceplane.controllers.io.embedded import ControllerService
+from sliceplane.server.documents.protobuf import decode
+from sliceplane.server.io.plane import PlaneConfig
 
 pytestmark = pytest.mark.kubectl
 

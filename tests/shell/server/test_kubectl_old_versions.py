@@ -10,8 +10,8 @@ import pytest
 from tests.shell.server.serving import Server, run_plane
 from tests.shell.server.test_kubectl_smoke import kubectl
 
-from sliceplane.registry.config import served_resources
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.io.plane import PlaneConfig
+from sliceplane.server.registry.config import served_resources
 
 pytestmark = pytest.mark.kubectl
 

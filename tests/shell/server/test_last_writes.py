@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pytest
 from tests.shell.server.serving import Server, run_plane
 
-from sliceplane.registry.types import Attributes
-from sliceplane.shell.server.plane import PlaneConfig
-from sliceplane.shell.server.requests.last_writes import (
+from sliceplane.server.io.plane import PlaneConfig
+from sliceplane.server.io.requests.last_writes import (
     OBJECTS_MAX,
     PATH,
     WRITES_PER_OBJECT_MAX,
     LastWrites,
     NotedWrite,
 )
+from sliceplane.server.registry.types import Attributes
 
 SERVICES = "/api/v1/namespaces/default/services"
 

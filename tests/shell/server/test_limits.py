@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from tests.waiting import turns
 
-from sliceplane.flowcontrol.types import Asked
-from sliceplane.registry.types import User
-from sliceplane.shell.server.requests.limits import BODY_BYTES_LEAST, InFlight, Limits, RequestPlace, TooMany
+from sliceplane.server.fairness.types import Asked
+from sliceplane.server.io.requests.limits import BODY_BYTES_LEAST, InFlight, Limits, RequestPlace, TooMany
+from sliceplane.server.registry.types import User
 
 ACCOUNTS = ("system:serviceaccounts", "system:authenticated")
 

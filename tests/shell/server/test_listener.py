@@ -13,13 +13,13 @@ import pytest
 from tests.shell.server.serving import Server, run_plane, serving
 from tests.waiting import until
 
-from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.config import Periods, PlaneConfig
-from sliceplane.shell.server.connections import connection as connection_module
-from sliceplane.shell.server.connections.listener import bind
-from sliceplane.shell.server.connections.newcomers import ConnectionTiming
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.transport.service import PlaneService, ServiceContext
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.server.io.config import Periods, PlaneConfig
+from sliceplane.server.io.connections import connection as connection_module
+from sliceplane.server.io.connections.listener import bind
+from sliceplane.server.io.connections.newcomers import ConnectionTiming
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.io.service import PlaneService, ServiceContext
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sliceplane.api.errors import StatusError
-from sliceplane.shell.server.requests.response import Representation, negotiate
+from sliceplane.server.io.requests.response import Representation, negotiate
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 KNOWN = (

@@ -15,9 +15,9 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 
-from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.connections.tls import server_context
-from sliceplane.shell.server.keys import pki
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.server.io.connections.tls import server_context
+from sliceplane.server.io.keys import pki
 
 NOW = 1_800_000_000.0
 DAY = 86_400

@@ -10,7 +10,7 @@ import pytest
 from tests.shell.server.serving import Server, Stream, run_plane, watching
 from tests.waiting import until
 
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.io.plane import PlaneConfig
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 CORE = "/api/v1/namespaces/default"

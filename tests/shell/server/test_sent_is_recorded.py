@@ -9,14 +9,14 @@ from tests.shell.server.serving import Server, Stream, run_plane
 from tests.waiting import until
 
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.recorder.file import read_lines
-from sliceplane.recorder.index import Index
-from sliceplane.recorder.timeline import Line, Timeline
-from sliceplane.recorder.timeline_text import line_text
-from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.hosting.host import ControllerEntry
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.requests.encoders import chunk
+from sliceplane.controllers.io.embedded import ControllerService
+from sliceplane.diagnose.timeline.index import Index
+from sliceplane.diagnose.timeline.text import line_text
+from sliceplane.diagnose.timeline.timeline import Line, Timeline
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.requests.encoders import chunk
+from sliceplane.watch.hosting.host import ControllerEntry
+from sliceplane.watch.recorder.file import read_lines
 
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices?watch=true"
 SERVICE = "/api/v1/namespaces/default/services"

@@ -10,8 +10,8 @@ import pytest
 from tests.shell.server.serving import Server, Stream, run_plane
 
 from sliceplane.api.gates import SHARDED_LIST_AND_WATCH, Gates
-from sliceplane.documents import protobuf
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.documents import protobuf
+from sliceplane.server.io.plane import PlaneConfig
 
 SHARDS = [
     "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')",

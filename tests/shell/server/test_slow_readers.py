@@ -11,9 +11,9 @@ import pytest
 from tests.shell.server.serving import Server, run_plane
 from tests.waiting import until
 
-from sliceplane.shell.server.config import Periods, PlaneConfig
-from sliceplane.shell.server.connections.newcomers import ConnectionTiming
-from sliceplane.shell.server.requests.limits import Limits
+from sliceplane.server.io.config import Periods, PlaneConfig
+from sliceplane.server.io.connections.newcomers import ConnectionTiming
+from sliceplane.server.io.requests.limits import Limits
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 OBJECTS, OBJECT_BYTES = 8, 900_000

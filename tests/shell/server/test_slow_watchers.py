@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from tests.shell.server.serving import Server, run_plane
 
-from sliceplane.shell.server.config import Periods
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.server.io.config import Periods
+from sliceplane.server.io.plane import PlaneConfig
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 WATCHERS, WRITES, OBJECT_BYTES = 50, 60, 100_000

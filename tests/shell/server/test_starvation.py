@@ -15,11 +15,11 @@ import pytest
 from tests.shell.server.serving import Reply, Server, run_plane
 from tests.waiting import until
 
-from sliceplane.flowcontrol.types import uid_of
-from sliceplane.shell.server.config import Periods
-from sliceplane.shell.server.connections.newcomers import ConnectionTiming
-from sliceplane.shell.server.plane import PlaneConfig
-from sliceplane.shell.server.requests.limits import Limits
+from sliceplane.server.fairness.types import uid_of
+from sliceplane.server.io.config import Periods
+from sliceplane.server.io.connections.newcomers import ConnectionTiming
+from sliceplane.server.io.plane import PlaneConfig
+from sliceplane.server.io.requests.limits import Limits
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

@@ -8,8 +8,8 @@ import pytest
 from tests.shell.server.serving import Server, run_plane
 from tests.shell.server.surface import Case, check
 
-from sliceplane.shell.server.plane import PlaneConfig
-from sliceplane.shell.transport.service import ServiceContext
+from sliceplane.server.io.plane import PlaneConfig
+from sliceplane.watch.io.service import ServiceContext
 
 TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 LIVE = "[+]ping ok\n[+]log ok\n[+]etcd ok\n"

@@ -11,7 +11,7 @@ import pytest
 from tests.shell.server.serving import Server
 from tests.shell.server.surface import CONFIG_MAPS, EVENTS, NAMESPACES, SLICES, Case, check, make
 
-from sliceplane.shell.server.requests.resources import FUTURE_VERSION_S_MAX
+from sliceplane.server.io.requests.resources import FUTURE_VERSION_S_MAX
 
 INVALID = 'ListOptions.meta.k8s.io "" is invalid: '
 MATCH = f"{INVALID}resourceVersionMatch: "

@@ -11,8 +11,8 @@ from tests.shell.server.serving import Server, complaints, run_plane, watching
 from tests.shell.server.surface import CONFIG_MAPS, LEASES, MERGE_PATCH, SLICES, config_map, make
 from tests.waiting import until
 
-from sliceplane.shell.process import log
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.kit.io import log
+from sliceplane.server.io.plane import PlaneConfig
 
 LABELS = {"component": "apiserver", "dry_run": "", "group": "", "version": "v1", "subresource": ""}
 MAPS = {**LABELS, "resource": "configmaps"}

@@ -8,7 +8,7 @@ import pytest
 from tests.shell.server.serving import Server
 from tests.shell.server.surface import CONFIG_MAPS, NAMESPACES, PROTOBUF, SLICES, YAML, Case, check
 
-from sliceplane.documents import protobuf
+from sliceplane.server.documents import protobuf
 
 AGGREGATED = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 PLAIN = "text/plain; charset=utf-8"

@@ -9,7 +9,7 @@ import pytest
 from tests.shell.server.serving import Server, watching
 from tests.shell.server.surface import CONFIG_MAPS, EVENTS, NAMESPACES, TABLE, Case, check, config_map, make
 
-from sliceplane.documents import protobuf
+from sliceplane.server.documents import protobuf
 
 WATCH = f"{CONFIG_MAPS}?watch=1&timeoutSeconds=1"
 LIST = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"

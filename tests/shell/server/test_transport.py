@@ -14,12 +14,12 @@ from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 from tests.shell.server.serving import Server, run_plane
 
-from sliceplane.shell.hosting.catalogue import default_controllers
-from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.process import interfaces
-from sliceplane.shell.server.access import certificate_names
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.keys import pki
+from sliceplane.controllers.io.catalogue import default_controllers
+from sliceplane.controllers.io.embedded import ControllerService
+from sliceplane.kit.io import interfaces
+from sliceplane.server.io.access import certificate_names
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.keys import pki
 
 LISTENS = "0A"
 

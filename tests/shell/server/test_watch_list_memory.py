@@ -15,16 +15,16 @@ from collections.abc import Callable
 import pytest
 
 from sliceplane.api.scheme import EndpointSlices
+from sliceplane.kit.io.turns import LoopTurns
 from sliceplane.kit.metrics import Count
-from sliceplane.shell.process.turns import LoopTurns
-from sliceplane.shell.server.monitoring.metrics import WatchTraffic
-from sliceplane.shell.server.requests.encoders import encoder_for
-from sliceplane.shell.server.requests.response import negotiate
-from sliceplane.shell.server.requests.watch import SEND_BYTES, Stream
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Key, Record
-from sliceplane.store.watcher import Interest
+from sliceplane.server.io.monitoring.metrics import WatchTraffic
+from sliceplane.server.io.requests.encoders import encoder_for
+from sliceplane.server.io.requests.response import negotiate
+from sliceplane.server.io.requests.watch import SEND_BYTES, Stream
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import Key, Record
+from sliceplane.server.store.watcher import Interest
 
 OBJECTS, OBJECT_BYTES = 800, 25_000
 CLIENTS = 500

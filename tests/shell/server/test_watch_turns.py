@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from tests.shell.server.serving import Server
 
-from sliceplane.shell.process.turns import CALLS_PER_TURN, LoopTurns
+from sliceplane.kit.io.turns import CALLS_PER_TURN, LoopTurns
 
 
 async def test_turns_are_in_order_and_others_run_in_between() -> None:

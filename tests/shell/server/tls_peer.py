@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sliceplane.shell.server.connections.newcomers import BYTES_MAX, ConnectionTiming, Newcomers
-from sliceplane.shell.server.connections.tls import TlsAcceptor, server_context
-from sliceplane.shell.server.connections.tls_transport import TlsTransport
-from sliceplane.shell.server.keys.pki import ensure
+from sliceplane.server.io.connections.newcomers import BYTES_MAX, ConnectionTiming, Newcomers
+from sliceplane.server.io.connections.tls import TlsAcceptor, server_context
+from sliceplane.server.io.connections.tls_transport import TlsTransport
+from sliceplane.server.io.keys.pki import ensure
 
 APPLICATION_DATA = 23
 

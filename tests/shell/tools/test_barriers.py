@@ -12,8 +12,8 @@ from sliceplane.api.discovery import ANNOTATION_DRAIN
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import ListPage, Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Resource
-from sliceplane.shell.tools import barriers
-from sliceplane.shell.tools.barriers import BarrierBook
+from sliceplane.consume.io import barriers
+from sliceplane.consume.io.barriers import BarrierBook
 
 
 class Lists:

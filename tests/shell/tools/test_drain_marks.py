@@ -12,10 +12,10 @@ import pytest
 from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
-from sliceplane.drain.answer import GATE
-from sliceplane.shell.tools import drain_marks
-from sliceplane.shell.tools.drain_marks import TAKE_BACK_MAX_S, DrainMarks
-from sliceplane.shell.transport.base import Unreachable
+from sliceplane.consume.drain.answer import GATE
+from sliceplane.consume.io import drain_marks
+from sliceplane.consume.io.drain_marks import TAKE_BACK_MAX_S, DrainMarks
+from sliceplane.watch.io.base import Unreachable
 
 
 class Server:

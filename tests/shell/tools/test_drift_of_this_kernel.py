@@ -16,15 +16,15 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Namespaces, Nodes, Resource, Services
-from sliceplane.drift.answer import Drift
-from sliceplane.explain.kernel import KernelFacts
-from sliceplane.informer.cache import Change, Mark
-from sliceplane.proxy.progress import Progress
-from sliceplane.proxy.served import ClusterDestination, ServedTarget
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.tools import drifting
-from sliceplane.shell.transport.base import Client
+from sliceplane.consume.progress import Progress
+from sliceplane.consume.served import ClusterDestination, ServedTarget
+from sliceplane.diagnose.drift.answer import Drift
+from sliceplane.diagnose.explain.kernel import KernelFacts
+from sliceplane.diagnose.io import drifting
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.io.base import Client
 
 NODE = socket.gethostname().lower()
 CART = ClusterDestination("10.96.0.100", "tcp", 80)

@@ -10,7 +10,7 @@ import pytest
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import ListPage, Selection
 from sliceplane.api.scheme import Services
-from sliceplane.shell.tools.lists import LISTS_MAX, list_decoded
+from sliceplane.diagnose.io.lists import LISTS_MAX, list_decoded
 
 SELECTION = Selection(Services)
 

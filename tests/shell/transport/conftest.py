@@ -11,11 +11,11 @@ from tests.shell.server.serving import Server, run_plane
 
 from sliceplane.api import codec
 from sliceplane.api.scheme import Namespaces
-from sliceplane.shell.server.inprocess import InProcessClient
-from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
-from sliceplane.shell.transport import kubeconfig
-from sliceplane.shell.transport.base import Client
-from sliceplane.shell.transport.http import HttpClient
+from sliceplane.server.io.inprocess import InProcessClient
+from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.watch.io import kubeconfig
+from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.http import HttpClient
 
 _numbers = count()
 

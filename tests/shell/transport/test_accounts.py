@@ -18,18 +18,18 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import SERVED, Leases, Resource, Secrets, ServiceAccounts, by_kind
-from sliceplane.shell.resolver.embedded import RULES as DNS_RULES
-from sliceplane.shell.resolver.embedded import DnsService
-from sliceplane.shell.server.config import PlaneConfig
-from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.transport import accounts
-from sliceplane.shell.transport.accounts import Rule
-from sliceplane.shell.transport.base import Client
-from sliceplane.shell.transport.child import ChildService
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import from_file
-from sliceplane.shell.xds.serving import RULES as XDS_RULES
-from sliceplane.shell.xds.serving import XdsService
+from sliceplane.consume.io import accounts
+from sliceplane.consume.io.accounts import Rule
+from sliceplane.consume.io.child import ChildService
+from sliceplane.dns.io.embedded import RULES as DNS_RULES
+from sliceplane.dns.io.embedded import DnsService
+from sliceplane.server.io.config import PlaneConfig
+from sliceplane.server.io.plane import ServerPlane
+from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import from_file
+from sliceplane.xds.io.serving import RULES as XDS_RULES
+from sliceplane.xds.io.serving import XdsService
 
 HOST = socket.gethostname().lower()
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate", "bind")

@@ -17,13 +17,13 @@ from tests.shell.transport.test_connections import written
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Namespaces
-from sliceplane.shell.transport import kubeconfig, tls
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.transport.credentials import CredentialsError, Exec
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import KubeconfigError
-from sliceplane.shell.transport.proxies import from_environment
-from sliceplane.shell.transport.tls import Pem, Tls
+from sliceplane.watch.io import kubeconfig, tls
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.credentials import CredentialsError, Exec
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import KubeconfigError
+from sliceplane.watch.io.proxies import from_environment
+from sliceplane.watch.io.tls import Pem, Tls
 
 V1 = "client.authentication.k8s.io/v1"
 

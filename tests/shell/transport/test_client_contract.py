@@ -12,7 +12,7 @@ from sliceplane.api import codec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps, Deployments, Services
-from sliceplane.shell.transport.base import Client, WatchMessage
+from sliceplane.watch.io.base import Client, WatchMessage
 
 
 def config_map(name: str, **data: str) -> bytes:

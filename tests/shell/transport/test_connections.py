@@ -14,9 +14,9 @@ import pytest
 import yaml
 from tests.shell.server.serving import Server
 
-from sliceplane.shell.transport import kubeconfig, pool
-from sliceplane.shell.transport.credentials import CredentialsError, Exec, TokenFile, basic, bearer
-from sliceplane.shell.transport.kubeconfig import KubeconfigError
+from sliceplane.watch.io import kubeconfig, pool
+from sliceplane.watch.io.credentials import CredentialsError, Exec, TokenFile, basic, bearer
+from sliceplane.watch.io.kubeconfig import KubeconfigError
 
 
 def written(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any], **extra: Any) -> Path:

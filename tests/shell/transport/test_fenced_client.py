@@ -8,7 +8,7 @@ import pytest
 
 from sliceplane.api.requests import Selection, Verb, Write
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.shell.transport.base import Client, FencedClient, Unreachable
+from sliceplane.watch.io.base import Client, FencedClient, Unreachable
 
 VERBS: tuple[Verb, ...] = ("create", "update", "patch", "delete")
 

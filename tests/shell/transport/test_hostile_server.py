@@ -26,10 +26,10 @@ from tests.waiting import eventually
 
 from sliceplane.cli.main import main
 from sliceplane.client import EndpointView, HttpClient, StatusError, Unreachable
-from sliceplane.informer import paging
-from sliceplane.shell.transport import bounds, http, kubeconfig
-from sliceplane.shell.ui import live, questions
-from sliceplane.shell.ui.server import page
+from sliceplane.diagnose.page.io import live, questions
+from sliceplane.diagnose.page.io.server import page
+from sliceplane.watch import paging
+from sliceplane.watch.io import bounds, http, kubeconfig
 
 TIMEOUT_S: Final = 1.0
 #: where the answer is not given by time: longer than any of these takes on a busy machine
@@ -203,7 +203,7 @@ async def test_a_view_keeps_its_endpoints_and_asks_seldom(tmp_path: Path) -> Non
 
 
 async def test_a_view_takes_no_more_objects_than_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sliceplane.client.informer.CACHE_BYTES_MAX", 4 << 20)
+    monkeypatch.setattr("sliceplane.consume.client.informer.CACHE_BYTES_MAX", 4 << 20)
     with HostileApi("endless-objects") as api:
         async with client_of(api, tmp_path) as client, EndpointView(client, "cart", "shop") as view:
             await view.wait_ready(PATIENCE_S, count=3)

@@ -12,12 +12,12 @@ from tests.shell.server.serving import Server
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.shell.transport import kubeconfig
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.transport.credentials import Credentials, Fixed
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import Connection
-from sliceplane.shell.transport.replies import error_of
+from sliceplane.watch.io import kubeconfig
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.credentials import Credentials, Fixed
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import Connection
+from sliceplane.watch.io.replies import error_of
 
 Answer = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 

@@ -11,10 +11,10 @@ from sliceplane.api import codec
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.transport.base import Client
-from sliceplane.shell.transport.reflect import RunningInformer, loop_clock
+from sliceplane.watch.cache import Change
+from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.reflect import RunningInformer, loop_clock
 
 
 async def test_an_informer_follows_a_real_server(client: Client, namespace: str) -> None:

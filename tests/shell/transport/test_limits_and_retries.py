@@ -13,9 +13,9 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Distribution
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.replies import NO_RETRIES, RETRY_S, Retries
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.replies import NO_RETRIES, RETRY_S, Retries
 
 ONCE_MORE = Retries(1)
 

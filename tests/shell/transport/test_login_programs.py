@@ -14,15 +14,15 @@ import pytest
 from tests.waiting import eventually
 
 import sliceplane
-from sliceplane.shell.process.identity import ProcessIdentity, identity
-from sliceplane.shell.process.orphans import ended_with_us
-from sliceplane.shell.transport.credentials import API_VERSIONS, CredentialsError, Exec
+from sliceplane.kit.io.identity import ProcessIdentity, identity
+from sliceplane.kit.io.orphans import ended_with_us
+from sliceplane.watch.io.credentials import API_VERSIONS, CredentialsError, Exec
 
 #: asks a program that waits for a person, and writes a file as soon as that would not outlive it
 CLIENT = """
 import asyncio, contextlib, pathlib, sys
-from sliceplane.shell.process import orphans
-from sliceplane.shell.transport import credentials
+from sliceplane.kit.io import orphans
+from sliceplane.watch.io import credentials
 
 real = orphans.ended_with_us
 
@@ -79,7 +79,7 @@ async def test_it_ends_when_the_client_does_not_wait_any_more(tmp_path: Path, mo
             guarded.set()
             yield
 
-    monkeypatch.setattr("sliceplane.shell.process.orphans.ended_with_us", ended)
+    monkeypatch.setattr("sliceplane.kit.io.orphans.ended_with_us", ended)
     asking = asyncio.create_task(login(tmp_path).authorization())
     processes = await started(tmp_path)
     assert len(processes) == 2
@@ -91,7 +91,7 @@ async def test_it_ends_when_the_client_does_not_wait_any_more(tmp_path: Path, mo
 
 
 async def test_it_ends_when_it_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sliceplane.shell.transport.credentials.EXEC_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("sliceplane.watch.io.credentials.EXEC_TIMEOUT_S", 1.0)
     asking = asyncio.create_task(login(tmp_path).authorization())
     processes = await started(tmp_path)
     with pytest.raises(CredentialsError, match="took longer than 1 s"):

@@ -17,11 +17,11 @@ from tests.waiting import eventually
 
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps, Namespaces
-from sliceplane.shell.transport import kubeconfig, pool
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.transport.credentials import Fixed
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import Connection
+from sliceplane.watch.io import kubeconfig, pool
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.credentials import Fixed
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import Connection
 
 KEPT = reply(200, b"{}").replace(b"Connection: close\r\n", b"")
 

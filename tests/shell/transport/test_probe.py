@@ -10,7 +10,7 @@ import pytest
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import NOT_REFUSED, PortProbe, Write
 from sliceplane.api.scheme import Pods
-from sliceplane.shell.transport.base import send
+from sliceplane.watch.io.base import send
 
 
 def probe(ip: str, port: int) -> Write:

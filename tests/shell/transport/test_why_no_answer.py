@@ -11,11 +11,11 @@ from tests.shell.server.serving import Server
 
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Services
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.transport.credentials import Fixed
-from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.kubeconfig import Connection
-from sliceplane.shell.transport.replies import why_no_answer
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.credentials import Fixed
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import Connection
+from sliceplane.watch.io.replies import why_no_answer
 
 
 async def told(server: str, context: ssl.SSLContext | None = None) -> str:

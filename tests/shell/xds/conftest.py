@@ -20,14 +20,14 @@ from tests.xds.streams.clients import Response, delta_request, read_response
 
 from sliceplane.api import codec
 from sliceplane.client import EndpointSlices, HttpClient, Namespaces, Services, StatusError
+from sliceplane.kit.io.interfaces import addresses
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.process.interfaces import addresses
-from sliceplane.shell.transport.reflect import loop_clock
-from sliceplane.shell.xds.admission import AdmissionConfig
-from sliceplane.shell.xds.server import XdsServer
-from sliceplane.shell.xds.serving import Doors, XdsDoors
+from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.xds.bootstrap import BootstrapWish, grpc_bootstrap
 from sliceplane.xds.catalog import XdsCatalog, XdsConfig
+from sliceplane.xds.io.admission import AdmissionConfig
+from sliceplane.xds.io.server import XdsServer
+from sliceplane.xds.io.serving import Doors, XdsDoors
 
 DELTA = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 PROGRAM = Path(__file__).with_name("grpc_program.py")

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.types import User
-from sliceplane.shell.server.connections.tls import server_context
-from sliceplane.shell.server.keys.pki import Pki, ensure
-from sliceplane.shell.server.requests.auth import Certificate
-from sliceplane.shell.xds.authentication import Authenticator, CallRefused, Unsecured
-from sliceplane.shell.xds.connection import Call
-from sliceplane.shell.xds.transport import GrpcListener
+from sliceplane.server.io.connections.tls import server_context
+from sliceplane.server.io.keys.pki import Pki, ensure
+from sliceplane.server.io.requests.auth import Certificate
+from sliceplane.server.registry.types import User
+from sliceplane.xds.io.authentication import Authenticator, CallRefused, Unsecured
+from sliceplane.xds.io.connection import Call
+from sliceplane.xds.io.transport import GrpcListener
 
 ANA = User(name="ana", groups=("people",))
 

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from sliceplane.api.requests import Write
-from sliceplane.registry.types import User
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.xds import admission
-from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights, Trust, cut, place_of
-from sliceplane.shell.xds.authentication import UNSECURED
+from sliceplane.server.registry.types import User
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.xds.io import admission
+from sliceplane.xds.io.admission import AdmissionConfig, NotAdmitted, Sights, Trust, cut, place_of
+from sliceplane.xds.io.authentication import UNSECURED
 from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.streams.actions import XdsSight
 from sliceplane.xds.streams.requests import ClientFacts

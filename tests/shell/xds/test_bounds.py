@@ -12,17 +12,17 @@ import pytest
 from tests.waiting import eventually
 
 from sliceplane.api.requests import Write
-from sliceplane.http2.grpc import GrpcStatus
-from sliceplane.proxy.model import ServiceKey
-from sliceplane.registry.types import User
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.xds import authentication, budget
-from sliceplane.shell.xds.admission import AdmissionConfig
-from sliceplane.shell.xds.authentication import CallRefused, ReviewedTokens
-from sliceplane.shell.xds.budget import Budget, account_of
-from sliceplane.shell.xds.long_work import LongWork
-from sliceplane.shell.xds.server import XdsServer
+from sliceplane.consume.model import ServiceKey
+from sliceplane.kit.http2.grpc import GrpcStatus
+from sliceplane.server.registry.types import User
+from sliceplane.watch.io.base import Unreachable
 from sliceplane.xds.catalog import XdsCatalog, XdsConfig
+from sliceplane.xds.io import authentication, budget
+from sliceplane.xds.io.admission import AdmissionConfig
+from sliceplane.xds.io.authentication import CallRefused, ReviewedTokens
+from sliceplane.xds.io.budget import Budget, account_of
+from sliceplane.xds.io.long_work import LongWork
+from sliceplane.xds.io.server import XdsServer
 from sliceplane.xds.names import LISTENER
 from sliceplane.xds.streams.actions import XdsRefusal, XdsSight
 

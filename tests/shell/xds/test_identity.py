@@ -27,10 +27,10 @@ from tests.waiting import eventually
 from sliceplane.api import codec
 from sliceplane.api.scheme import Pods, RoleBindings, Roles, ServiceAccounts
 from sliceplane.client import HttpClient
-from sliceplane.shell.server.keys.pki import Pki
-from sliceplane.shell.xds import admission, server
-from sliceplane.shell.xds.serving import Doors
+from sliceplane.server.io.keys.pki import Pki
 from sliceplane.xds import names
+from sliceplane.xds.io import admission, server
+from sliceplane.xds.io.serving import Doors
 
 Answer = tuple[grpc.StatusCode | None, str, Any]
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from tests.xds.worlds import service
 
-from sliceplane.controllers.base import EventNote
-from sliceplane.shell.xds.notes import SERVICES_MAX, ServiceNotes
+from sliceplane.watch.controller.base import EventNote
+from sliceplane.xds.io.notes import SERVICES_MAX, ServiceNotes
 
 CACHE = {f"default/{name}": service(name) for name in ("web", *(f"web-{number}" for number in range(10)))}
 

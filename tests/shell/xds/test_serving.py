@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from tests.shell.xds.echo import Echo
 from tests.waiting import eventually
 
+from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.keys.pki import Pki, ensure
-from sliceplane.shell.xds.serving import Doors, XdsDoors
+from sliceplane.server.io.keys.pki import Pki, ensure
+from sliceplane.xds.io.serving import Doors, XdsDoors
 
 NO_API: Any = None
 

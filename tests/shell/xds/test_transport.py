@@ -21,13 +21,13 @@ from tests.shell.xds.echo import ANA, Answering, Echo, plain, secure
 from tests.waiting import eventually, turns
 
 from sliceplane.api.requests import Write
-from sliceplane.http2 import frames
-from sliceplane.http2.grpc import GrpcStatus
-from sliceplane.registry.types import User
-from sliceplane.shell.server.requests.auth import Certificate
-from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.xds import connection, transport
-from sliceplane.shell.xds.authentication import CallRefused, ReviewedTokens, Unsecured
+from sliceplane.kit.http2 import frames
+from sliceplane.kit.http2.grpc import GrpcStatus
+from sliceplane.server.io.requests.auth import Certificate
+from sliceplane.server.registry.types import User
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.xds.io import connection, transport
+from sliceplane.xds.io.authentication import CallRefused, ReviewedTokens, Unsecured
 
 PATH = "/echo.Echo/Say"
 

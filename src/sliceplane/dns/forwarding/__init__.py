@@ -7,5 +7,5 @@
 Promises: no bytes of an upstream raise; an answer is given out, or kept, for the question alone that it was asked for,
 in the spelling, from the address and with the number that were asked; every question that is taken is answered once;
 everything is bounded.  DNSSEC is not validated: DO, CD and AD are passed on as they are, and AD says what the upstream
-believes.  ``shell.resolver.upstream`` has the sockets.
+believes.  ``dns.io.upstream`` has the sockets.
 """

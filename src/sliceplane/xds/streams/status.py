@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.findings.wording import count
+from sliceplane.api.findings.wording import count
 from sliceplane.kit.columns import table
 from sliceplane.xds import names
 from sliceplane.xds.streams.actions import ChannelStatus

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.consume.model import ServiceKey
 from sliceplane.xds import names
 from sliceplane.xds.catalog import XdsChange
 from sliceplane.xds.resource import XdsResource

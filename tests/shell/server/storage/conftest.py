@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import pytest
 from tests.replicated.members import Member, cluster
 
-from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
-from sliceplane.shell.server.storage.etcd.client import EtcdConfig
-from sliceplane.shell.server.storage.own import MemoryBackend
-from sliceplane.shell.server.storage.sqlite import SqliteBackend
-from sliceplane.store.backend import Backend, Loaded, WriteFailed
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Key, Record, StoreEvent
+from sliceplane.server.io.storage.etcd.backend import EtcdBackend
+from sliceplane.server.io.storage.etcd.client import EtcdConfig
+from sliceplane.server.io.storage.own import MemoryBackend
+from sliceplane.server.io.storage.sqlite import SqliteBackend
+from sliceplane.server.store.backend import Backend, Loaded, WriteFailed
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import Key, Record, StoreEvent
 
 
 def put(store: Store, key: Key, payload: str = "", owners: tuple[str, ...] = ()) -> Record:

@@ -11,12 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.server.storage.committer import Committer
-from sliceplane.shell.server.storage.sqlite import SqliteBackend
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Store
-from sliceplane.store.shelf import Retention
-from sliceplane.store.types import Key, Record
+from sliceplane.server.io.storage.committer import Committer
+from sliceplane.server.io.storage.sqlite import SqliteBackend
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.shelf import Retention
+from sliceplane.server.store.types import Key, Record
 
 
 async def main(path: Path, seed: int, events_max: int) -> None:

@@ -1,10 +1,10 @@
-"""The contract of ``store.backend`` for every back end that there is."""
+"""The contract of ``server.store.backend`` for every back end that there is."""
 
 from __future__ import annotations
 
 from sliceplane.kit.rng import Rng
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Key
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import Key
 
 KEYS = [Key("pods", namespace, name) for namespace in ("a", "b") for name in ("x", "yy")] + [Key("nodes", "", "n")]
 

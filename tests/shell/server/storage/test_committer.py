@@ -12,14 +12,14 @@ from tests.waiting import eventually, turns
 
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.server.storage.committer import Committer
-from sliceplane.shell.server.storage.own import MemoryBackend
-from sliceplane.shell.server.storage.sqlite import SqliteBackend
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Compacted, Store
-from sliceplane.store.shelf import Retention
-from sliceplane.store.types import EventType, Key, Record
-from sliceplane.store.watcher import Interest
+from sliceplane.server.io.storage.committer import Committer
+from sliceplane.server.io.storage.own import MemoryBackend
+from sliceplane.server.io.storage.sqlite import SqliteBackend
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.mvcc import Compacted, Store
+from sliceplane.server.store.shelf import Retention
+from sliceplane.server.store.types import EventType, Key, Record
+from sliceplane.server.store.watcher import Interest
 
 A = Key("pods", "ns", "a")
 B = Key("pods", "ns", "b")

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.server.storage import rows
-from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.rows import AckedMark
-from sliceplane.shell.server.storage.sqlite import SqliteBackend
-from sliceplane.store.backend import REVISIONS_BEYOND, OutcomeUnknown
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Key
+from sliceplane.server.io.storage import rows
+from sliceplane.server.io.storage.committing import StorageError
+from sliceplane.server.io.storage.rows import AckedMark
+from sliceplane.server.io.storage.sqlite import SqliteBackend
+from sliceplane.server.store.backend import REVISIONS_BEYOND, OutcomeUnknown
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import Key
 
 NAMES = ("sliceplane.db", "sliceplane.db-wal", "sliceplane.db-acked")
 DATABASE, LOG, MARK = NAMES

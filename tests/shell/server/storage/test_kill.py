@@ -15,8 +15,8 @@ import pytest
 from tests.figures import tell
 
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.server.storage.sqlite import SqliteBackend
-from sliceplane.store.types import EventType, Key
+from sliceplane.server.io.storage.sqlite import SqliteBackend
+from sliceplane.server.store.types import EventType, Key
 
 WRITER = Path(__file__).parent / "crash_writer.py"
 #: for each kill, of the time after the first acknowledgement

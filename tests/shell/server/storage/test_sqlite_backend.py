@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.sqlite import SqliteBackend
-from sliceplane.store.backend import OutcomeUnknown, WriteFailed
-from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Key
+from sliceplane.server.io.storage.committing import StorageError
+from sliceplane.server.io.storage.sqlite import SqliteBackend
+from sliceplane.server.store.backend import OutcomeUnknown, WriteFailed
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import Key
 
 A = Key("pods", "ns", "a")
 
@@ -107,7 +107,7 @@ def test_a_newer_schema_is_left_alone_even_with_a_pending_log(sqlite_path, kit):
     filled(sqlite_path, kit)
     script = (
         "import os, sqlite3, sys\n"
-        "from sliceplane.shell.server.storage import rows\n"
+        "from sliceplane.server.io.storage import rows\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
         "connection.execute('INSERT OR REPLACE INTO meta VALUES (?, ?, ?)', rows.meta('schema', 7))\n"
         "os.kill(os.getpid(), 9)\n"
@@ -160,7 +160,7 @@ def test_an_empty_file_and_an_unfinished_one_are_begun(sqlite_path, kit):
 def test_two_processes_never_share_a_file(sqlite_path, kit):
     filled(sqlite_path, kit)
     script = (
-        "import sys\nfrom pathlib import Path\nfrom sliceplane.shell.server.storage.sqlite import SqliteBackend\n"
+        "import sys\nfrom pathlib import Path\nfrom sliceplane.server.io.storage.sqlite import SqliteBackend\n"
         "backend = SqliteBackend.open(Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.read()\n"
     )
     holder = subprocess.Popen(

@@ -1,0 +1,423 @@
+"""The agent: keeps a Lease and the slices of its registrations as they must be, as long as it lives.
+
+It is a controller like the others, with a cluster's objects as its inputs (each watched by its name, since its rights
+end there) and what the shell sees of its process (``Health``).  All objects of one namespace are one key, and are
+written in order: **the Lease first, the slices second**, because the judge (``agent.endpoints_controller``) takes
+back what belongs to a Lease that it believes to be silent.
+
+It is level-triggered: every renewal compares what is stored with what should be, and applies what differs, by force,
+for the one other writer of these fields is the judge.  What is lost, changed by hand, or made anew with its namespace
+comes back with the next renewal.
+
+A restart is no flap: until its checks say something, an agent leaves an endpoint as an earlier start of the same host
+left it, if address and ports are the same.
+
+**The end**: ``on_drain`` makes every endpoint terminating and serving; when consumers have followed (the shell knows),
+``on_stop`` deletes the slices, then the Lease.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from sliceplane.agent.tenure import SPREAD, AgentConfig, Tenure, answered
+from sliceplane.api.codec import encode
+from sliceplane.api.core import Lease, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.meta import Document, Object, ObjectMeta, is_newer
+from sliceplane.api.scheme import EndpointSlices, Leases, Services
+from sliceplane.consume.agents.checks import CheckProbe, CheckView, Health, Kind
+from sliceplane.consume.agents.registration import (
+    ANNOTATION_REFUSED,
+    ANNOTATION_STATE,
+    Registration,
+    State,
+    lease_name,
+    why_unreached,
+)
+from sliceplane.kit.delays import Backoff
+from sliceplane.kit.rng import Rng
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, deletion
+from sliceplane.watch.controller.keyed import KeyedController
+
+#: while the API is away it is asked at least this often, so that the agent is the first to be heard when it is back
+BACKOFF: Final = Backoff(base_s=0.2, cap_s=5.0, jitter=0.2)
+#: an endpoint that the grant does not allow is offered again after this: the grant may have been changed
+REFUSED_RETRY_S: Final = 60.0
+Phase = Literal["serving", "draining", "stopping"]
+
+
+class RegistrationView(NamedTuple):
+    """For people.  ``problem``: a sentence, "" where nothing is wrong."""
+
+    registration: Registration
+    state: State
+    stored: bool
+    problem: str
+    checks: tuple[CheckView, ...]
+
+
+class AgentView(NamedTuple):
+    """``renewed_at``: the beginning of the last renewal that the server confirmed, by namespace.  ``refusal``: a
+    sentence, if another host has the name."""
+
+    phase: Phase
+    refusal: str
+    renewed_at: dict[str, float]
+    registrations: tuple[RegistrationView, ...]
+
+
+class AgentController(KeyedController):
+    """Keys are namespaces.  Owned by one shell, which also feeds checks and asks for views."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        registrations: tuple[Registration, ...],
+        rng: Rng,
+        now: float,
+        *,
+        earlier: AgentController | None = None,
+    ) -> None:
+        """*earlier*: with other registrations; those that are the same stay as they are, slices of the others go."""
+        self._config = config
+        self._rng = rng
+        self.registrations = registrations
+        known = earlier.registrations if earlier is not None else ()
+        namespaces = dict.fromkeys(registration.namespace for registration in (*registrations, *known))
+        self._spaces = {namespace: Tenure(config, namespace) for namespace in namespaces}
+        self._services: dict[str, Service] = {}
+        self._slices: dict[str, EndpointSlice] = {}
+        #: what was applied last to a slice, and the version that came of it: where another writer's will differs from
+        #: ours even so, it is not applied again before that writer's next change
+        self._applied: dict[str, tuple[bytes, str]] = {}
+        #: slices that were emptied, as they do not fit the grant: when the same is tried again
+        self._retry_at: dict[str, float] = {}
+        self._phase: Phase = "serving"
+        self._health: dict[str, Health] = {}
+        for registration in registrations:
+            key = registration.key
+            if earlier is not None and registration in known:
+                self._health[key] = earlier._health[key]
+                self._health[key].take_over()
+            else:
+                self._health[key] = Health(key, registration.checks, now)
+        #: what was made of it last
+        self._well: dict[str, bool | None] = {}
+        assert len(self._health) == len(registrations), "two registrations of one Service"
+        super().__init__(
+            ControllerInfo(name="external-agent", watches=_watches(config.name, (*registrations, *known))),
+            backoff=BACKOFF,
+        )
+
+    # -- what the shell sees ----------------------------------------------------------------------------
+
+    def take_probes(self, now: float) -> tuple[CheckProbe, ...]:
+        """See ``Health.take_probes``; to be asked at ``next_check``."""
+        for key in self._health:
+            self._settle(key, now)  # time alone turns a check, too
+        return tuple(probe for health in self._health.values() for probe in health.take_probes(now))
+
+    def on_result(self, probe: CheckProbe, passed: bool, text: str, now: float) -> None:
+        self._health[probe.key].on_result(probe, passed, text, now)
+        self._settle(probe.key, now)
+
+    def on_told(self, key: str, kind: Kind, passed: bool, text: str, now: float) -> bool:
+        """See ``Health.on_told``; *key* is ``namespace/name`` of the Service."""
+        known = self._health[key].on_told(kind, passed, text, now)
+        self._settle(key, now)
+        return known
+
+    def _settle(self, key: str, now: float) -> None:
+        well = self._health[key].well(now)
+        if self._well.get(key) is not well:
+            self._well[key] = well
+            self.enqueue(key.partition("/")[0], now)
+
+    def next_check(self) -> float | None:
+        """When ``take_probes`` or a check's verdict may be another although nothing is told."""
+        dues = [due for health in self._health.values() if (due := health.next_deadline()) is not None]
+        return min(dues, default=None)
+
+    def on_resume(self, now: float) -> None:
+        """The machine slept: nothing that was known counts."""
+        for health in self._health.values():
+            health.renew(now)
+        for namespace, tenure in self._spaces.items():
+            tenure.renew_at = now
+            self.enqueue(namespace, now)
+
+    def on_addresses(self, addresses: tuple[str, ...], now: float) -> None:
+        """The machine has other addresses, of the families that it had: results for the old ones count no more."""
+        self.registrations = tuple(replace(known, addresses=addresses) for known in self.registrations)
+        self._retry_at = dict.fromkeys(self._retry_at, now)
+        self.on_resume(now)
+
+    def on_drain(self, now: float, *, drain: bool = True) -> None:
+        assert self._phase != "stopping", "an agent that stops serves no more"
+        self._phase = "draining" if drain else "serving"
+        self._enqueue_all(now)
+
+    def on_stop(self, now: float) -> None:
+        self._phase = "stopping"
+        self._enqueue_all(now)
+
+    @property
+    def is_gone(self) -> bool:
+        """After ``on_stop``: nothing of this agent is left in the cluster, as far as is known."""
+        ours = {namespace for namespace, space in self._spaces.items() if not space.refused_by}
+        return (
+            self._phase == "stopping"
+            and all(self._spaces[namespace].lease is None for namespace in ours)
+            and all(stored.metadata.namespace not in ours for stored in self._slices.values())
+        )
+
+    def drained_revisions(self) -> dict[str, int]:
+        """Of slices that are stored as draining, or refused: ``namespace/name`` to resource version."""
+        return {
+            key: stored.metadata.revision
+            for key, stored in self._slices.items()
+            if _state_of(stored) == "draining" or _is_refused(stored)
+        }
+
+    def _enqueue_all(self, now: float) -> None:
+        for namespace in self._spaces:
+            self.enqueue(namespace, now)
+
+    # -- what the cluster shows -------------------------------------------------------------------------
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        meta = change.object.metadata
+        if meta.namespace not in self._spaces:
+            return  # no server that keeps to its selectors sends it
+        match change.object:
+            case Lease():
+                self._spaces[meta.namespace].on_lease_change(*change.typed(Lease), now)
+            case EndpointSlice():
+                self._on_slice(meta, change.typed(EndpointSlice)[1])
+            case Service():
+                new = change.typed(Service)[1]
+                self._services.pop(meta.key, None)
+                if new is not None:
+                    self._services[meta.key] = new
+            case unexpected:
+                raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+        self.enqueue(meta.namespace, now)
+
+    def _on_slice(self, meta: ObjectMeta, new: EndpointSlice | None) -> None:
+        if new is None:
+            self._slices.pop(meta.key, None)
+            return
+        known = self._slices.get(meta.key)
+        if known is None or known.metadata.uid != meta.uid or is_newer(meta, known.metadata):
+            self._slices[meta.key] = new
+
+    # -- work -------------------------------------------------------------------------------------------
+
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        tenure = self._spaces[key]
+        if now < tenure.rests_until:
+            self.enqueue_after(key, tenure.rests_until - now, now)
+            return ()
+        if tenure.read_first:
+            return (tenure.read(),)
+        standing = tenure.standing(now)
+        if standing in ("watched", "refused"):
+            self.enqueue_after(key, max(0.0, tenure.silent_at - now), now)
+            return ()
+        slices = self._slice_writes(key, tenure, now) if standing == "ours" else ()
+        if self._phase == "stopping" or all(wanted.namespace != key for wanted in self.registrations):
+            ours = tenure.lease if standing == "ours" else None
+            return (*slices, deletion(Leases, ours.metadata)) if ours is not None else slices
+        # A slice that is written says "alive", and so must the Lease: the judge may have counted the time since.
+        if standing == "free" or tenure.is_due(now) or (slices and tenure.is_half_over(now)):
+            return (tenure.renewal(standing, now), *slices)
+        self.enqueue_after(key, tenure.renew_at - now, now)
+        return slices
+
+    def _slice_writes(self, namespace: str, tenure: Tenure, now: float) -> tuple[Write, ...]:
+        assert tenure.lease is not None, "slices belong to a Lease"
+        writes = []
+        kept = set()
+        for registration in self.registrations:
+            service = self._services.get(registration.key)
+            if registration.namespace != namespace or service is None or self._phase == "stopping":
+                continue
+            for name, family, _ in registration.slices:
+                stored = self._slices.get(f"{namespace}/{name}")
+                kept.add(name)
+                if stored is not None and self._rests(namespace, stored, now):
+                    continue
+                document = registration.document(
+                    family,
+                    self._state(registration, stored, now),
+                    lease_uid=tenure.lease.metadata.uid,
+                    hint=service.spec.traffic_distribution is not None,
+                    publish_not_ready=service.spec.publish_not_ready_addresses,
+                )
+                body = encode(document)
+                if stored is None or (
+                    not _is_stored(document, stored)
+                    and self._applied.get(stored.metadata.key) != (body, stored.metadata.resource_version)
+                ):
+                    writes.append(
+                        Write(
+                            verb="patch",
+                            resource=EndpointSlices,
+                            namespace=namespace,
+                            name=name,
+                            body=body,
+                            patch_type="apply",
+                            force=True,
+                        )
+                    )
+        unwanted = (
+            deletion(EndpointSlices, stored.metadata)
+            for stored in self._slices.values()
+            if stored.metadata.namespace == namespace and stored.metadata.name not in kept
+        )
+        return (*writes, *unwanted)
+
+    def _rests(self, namespace: str, stored: EndpointSlice, now: float) -> bool:
+        """Returns True while a slice that the controller emptied is left as it is."""
+        key = stored.metadata.key
+        if not _is_refused(stored) or stored.endpoints:
+            if not _is_refused(stored):
+                self._retry_at.pop(key, None)
+            return False
+        is_own = key in self._applied
+        again = self._retry_at.setdefault(key, now + REFUSED_RETRY_S if is_own else now)
+        if now < again:
+            self.enqueue_after(namespace, again - now, now)
+            return True
+        self._retry_at[key] = now + REFUSED_RETRY_S
+        return False
+
+    def _state(self, registration: Registration, stored: EndpointSlice | None, now: float) -> State:
+        if stored is not None and _is_refused(stored):
+            return "failing"  # a drain too has nothing to serve
+        if self._phase == "draining":
+            return "draining"
+        well = self._health[registration.key].well(now)
+        if well is None:
+            return self._left_state(registration, stored)
+        return "passing" if well else "failing"
+
+    def _left_state(self, registration: Registration, stored: EndpointSlice | None) -> State:
+        """What an earlier start of this host left, which counts until the first check has an answer."""
+        starts_it = any(check.kind in ("process", "notify") for check in registration.checks)
+        if stored is None or starts_it or self._spaces[registration.namespace].is_new:
+            return "unknown"
+        state = _state_of(stored)
+        ports = tuple((port.name or "", port.port) for port in stored.ports or ())
+        addresses = tuple(address for endpoint in stored.endpoints or () for address in endpoint.addresses)
+        same = ports == tuple((port.name, port.port) for port in registration.ports)
+        if not same or not set(addresses) <= set(registration.addresses):
+            return "unknown"
+        return "passing" if state == "passing" else "failing" if state == "failing" else "unknown"
+
+    # -- what became of it ------------------------------------------------------------------------------
+
+    def finished(self, done: Done, now: float) -> None:
+        tenure = self._spaces[done.job.key]
+        tenure.error = ""
+        for write, answer in zip(done.job.writes, done.results, strict=False):
+            if write.resource is Leases:
+                tenure.on_answer(write, answer, self._rng.uniform(1 - SPREAD, 1 + SPREAD), now)
+            elif write.verb == "delete":
+                self._slices.pop(f"{write.namespace}/{write.name}", None)
+            elif (stored := answered(write, answer, EndpointSlice)) is not None:
+                assert write.body is not None, "an apply without a document"
+                self._applied[stored.metadata.key] = (write.body, stored.metadata.resource_version)
+                self._on_slice(stored.metadata, stored)
+            else:
+                tenure.on_wrong_answer(write, now)
+        if done.error is not None:
+            failed = done.job.writes[len(done.results)]
+            tenure.error = f"{failed.verb} of {failed.resource.singular} {failed.name}: {done.error.message}"
+            tenure.read_first |= failed.resource is Leases and done.error.reason in ("Conflict", "NotFound")
+            return  # the queue's back-off brings it back: a server that is away is not asked without a rest
+        self.enqueue(done.job.key, now)
+
+    def view(self, now: float) -> AgentView:
+        return AgentView(
+            self._phase,
+            next((text for space in self._spaces.values() if (text := self._refusal(space))), ""),
+            {namespace: space.renewed_at for namespace, space in self._spaces.items() if space.renewed_at is not None},
+            tuple(self._registration_view(registration, now) for registration in self.registrations),
+        )
+
+    def _refusal(self, space: Tenure) -> str:
+        holder = space.refused_by
+        return f"another host has the name {self._config.name!r} and lives: {holder}" if holder else ""
+
+    def _registration_view(self, registration: Registration, now: float) -> RegistrationView:
+        stored = [
+            found
+            for name, _, _ in registration.slices
+            if (found := self._slices.get(f"{registration.namespace}/{name}")) is not None
+        ]
+        state = self._state(registration, stored[0] if stored else None, now)
+        whole = len(stored) == len(registration.slices) and all(_state_of(each) == state for each in stored)
+        checks = self._health[registration.key].views()
+        return RegistrationView(registration, state, whole, self._problem(registration, stored, now), checks)
+
+    def _problem(self, registration: Registration, stored: list[EndpointSlice], now: float) -> str:
+        space = self._spaces[registration.namespace]
+        if space.refused_by:
+            return self._refusal(space)
+        refused = [text for found in stored if (text := (found.metadata.annotations or {}).get(ANNOTATION_REFUSED))]
+        if refused:
+            return refused[0]
+        if space.error or not self._synced:
+            return space.error
+        key = registration.key
+        unreached = why_unreached(key, (port.name for port in registration.ports), self._services.get(key))
+        if unreached:
+            return unreached
+        held_s = self._health[registration.key].held_s(now)
+        return f"it failed so often that it is believed again in {held_s:.0f} s" if held_s else ""
+
+    def check(self) -> None:
+        super().check()
+        for health in self._health.values():
+            health.check()
+
+
+def _watches(agent: str, registrations: tuple[Registration, ...]) -> tuple[Selection, ...]:
+    """Each object by its name: that is what its rights are for."""
+    selections: dict[Selection, None] = {}
+    for registration in registrations:
+        space = registration.namespace
+        selections[Selection(Leases, space, field_selector=f"metadata.name={lease_name(agent)}")] = None
+        selections[Selection(Services, space, field_selector=f"metadata.name={registration.service}")] = None
+        for name, _, _ in registration.slices:
+            selections[Selection(EndpointSlices, space, field_selector=f"metadata.name={name}")] = None
+    return tuple(selections)
+
+
+def _state_of(stored: EndpointSlice) -> str:
+    return (stored.metadata.annotations or {}).get(ANNOTATION_STATE, "")
+
+
+def _is_refused(stored: EndpointSlice) -> bool:
+    return ANNOTATION_REFUSED in (stored.metadata.annotations or {})
+
+
+def _is_stored(document: Document, stored: EndpointSlice) -> bool:
+    """What is applied is what is there, in the fields that it names."""
+    wanted = msgspec.convert(document, EndpointSlice)
+    meta = stored.metadata
+    for ours, theirs in ((wanted.metadata.labels, meta.labels), (wanted.metadata.annotations, meta.annotations)):
+        if not (ours or {}).items() <= (theirs or {}).items():
+            return False
+    owners = [owner.uid for owner in meta.owner_references or ()]
+    return (
+        [owner.uid for owner in wanted.metadata.owner_references or ()] == owners
+        and wanted.endpoints == stored.endpoints
+        and wanted.ports == stored.ports
+    )

@@ -1,0 +1,379 @@
+"""Withdraws the endpoints of agents that fell silent, and refuses those that may not be.
+
+Names decide which Lease and which slices are an agent's: RBAC binds them, whereas labels are the agent's own words
+(``agent.roster``, ``consume.agents.grants``).  A Lease whose label is another agent's counts as missing.
+
+For each agent (``agent.judge`` says which of them live), in two steps: when its Lease is over, its slices say
+not ready and not serving, under the word ``lost``; ``forget_after_s`` later the Lease is deleted, and the garbage
+collector takes the slices.  A laptop that returns in between is an update, not a birth.  Both writes are bound to the
+versions that were judged: a renewal that was not seen yet makes them fail, so the end of an old registration never
+takes the new one with it.
+
+These are refused, with a sentence in an annotation of the slice that the agent heeds and shows:
+
+- a slice that does not fit the grant of its agent: another Service in its label, another manager, an address outside
+  of the agent's networks.  It is emptied; our own server does not let it in (``server.registry.admission.agents``);
+- an address that is a Pod's, or of the networks of cluster IPs and of Nodes' Pods, or a Node's or the API server's, if
+  the account does not name its networks;
+- an address and port that another agent brought to the same Service later: the newest Lease keeps it.
+
+What is held in a mass expiry is told by each Service concerned (``agent.notices``).  Each agent that is held is
+probed once, where its grant names its networks: if all its ports refuse a connection it is withdrawn at once.  No
+answer says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from sliceplane.agent.judge import ABSENT, LeaseJudge
+from sliceplane.agent.notices import HoldNotices
+from sliceplane.agent.refusals import AgentRefusals
+from sliceplane.agent.roster import AgentRoster
+from sliceplane.agent.withdrawal import lease_end, refusal, shown_refusal, withdrawal
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.core import Lease, Node, Pod, Service, ServiceCIDR
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.meta import Object, is_newer
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Roles, ServiceAccounts, ServiceCIDRs, Services
+from sliceplane.consume.agents.grants import Marks, agent_of_account, agent_of_lease, lease_misfit, read_grant
+from sliceplane.consume.agents.registration import LABEL_AGENT, lease_duration_s, lease_name
+from sliceplane.consume.model import API_SERVICE
+from sliceplane.kit.delays import Backoff
+from sliceplane.kit.metrics import Family, Metrics
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Selection, Write, condition_write
+from sliceplane.watch.controller.keyed import KeyedController
+
+#: from the moment when an agent is lost until its Lease goes
+FORGET_AFTER_S: Final = 600.0
+#: the server is asked again about what is doubtful; it must not be flooded, and outages of seconds must be noticed
+BACKOFF: Final = Backoff(base_s=0.2, cap_s=1.0)
+COMPONENT: Final = "external-endpoints-controller"
+_CONDITION: Final = "condition:"
+#: its addresses are those of the API servers (kubernetes.io, "The Kubernetes API", "kubernetes.default")
+_API_SLICE: Final = str(API_SERVICE)
+
+
+class ExternalEndpointsController(KeyedController):
+    """Keys are ``namespace/name`` of agents, and ``condition:`` with the key of a Service."""
+
+    def __init__(self, *, forget_after_s: float = FORGET_AFTER_S) -> None:
+        super().__init__(
+            ControllerInfo(
+                name=COMPONENT,
+                aliases=("external-endpoints",),
+                watches=(
+                    Selection(Leases, label_selector=LABEL_AGENT),
+                    Selection(EndpointSlices),
+                    Selection(Services),
+                    Selection(Pods),
+                    Selection(Roles, label_selector=LABEL_AGENT),
+                    Selection(ServiceAccounts, label_selector=LABEL_AGENT),
+                    Selection(ServiceCIDRs),
+                    Selection(Nodes),
+                ),
+            ),
+            backoff=BACKOFF,
+        )
+        self._forget_after_s = forget_after_s
+        self._judge = LeaseJudge()
+        self._refusals = AgentRefusals()
+        self._roster = AgentRoster()
+        #: those that fit their names
+        self._leases: dict[str, Lease] = {}
+        self._services: dict[str, Service] = {}
+        #: of Roles and ServiceAccounts of agents, by ``namespace/name`` and resource
+        self._marks: dict[str, dict[str, Marks]] = {}
+        #: agents that are lost -> since when
+        self._lost: dict[str, float] = {}
+        self._notices = HoldNotices(self._judge, self._refusals.services_of)
+        self._metrics = Metrics()
+        self._losses = self._metrics.counter("sliceplane_agents_lost_total", "Agents whose Lease ran out.")
+        self._metrics.computed("gauge", "sliceplane_agents", "Agents that have a Lease.", lambda: len(self._leases))
+        self._metrics.computed(
+            "gauge",
+            "sliceplane_agents_held",
+            "Agents that are silent and whose endpoints stay, since many fell silent together.",
+            lambda: len(self._judge.held),
+        )
+        self._metrics.computed(
+            "gauge",
+            "sliceplane_agent_slices_misfit",
+            "Slices of agents that do not fit the grant of their account, and are emptied.",
+            lambda: self._refusals.misfits,
+        )
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        return (*super().samples(now), *self._metrics.families())
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on_synced(self, now: float) -> None:
+        super().on_synced(now)
+        for key in dict.fromkeys((*self._leases, *self._refusals.agents)):
+            self.enqueue(key, now)
+        self._tell_held(now)
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        key = change.object.metadata.key
+        touched: Iterable[str] = ()
+        match change.object:
+            case Lease():
+                self._on_lease(*change.typed(Lease), now)
+            case EndpointSlice():
+                touched = self._on_slice(key, change.typed(EndpointSlice)[1], now)
+            case Service():
+                self._on_service(key, change.typed(Service)[1], now)
+            case Pod():
+                old, new = change.typed(Pod)
+                touched = self._refusals.on_pod(key, _own_addresses(old), _own_addresses(new))
+            case ServiceCIDR() as cidr:
+                cidrs = tuple(cidr.spec.cidrs or ()) if change.new is not None else ()
+                touched = self._refusals.on_range(f"the cluster IPs of ServiceCIDR {cidr.metadata.name}", cidrs)
+            case Node() as node:
+                touched = self._on_node(node, is_there=change.new is not None)
+            case granting:  # a Role or a ServiceAccount
+                touched = self._on_grant(change.resource, granting, is_there=change.new is not None, now=now)
+        self._enqueue_agents(touched, now)
+
+    def _enqueue_agents(self, slice_keys: Iterable[str], now: float) -> None:
+        """Those of *slice_keys*, but for the beginning: then all are looked at."""
+        for key in slice_keys if self._synced else ():
+            agent = self._roster.agent_of(key)
+            if agent:
+                self.enqueue(agent, now)
+
+    def _on_lease(self, old: Lease | None, new: Lease | None, now: float) -> None:
+        """A Lease is the agent's that its *name* says; one with another agent's label is as good as none."""
+        lease = new or old
+        assert lease is not None, "a change of nothing"
+        agent = agent_of_lease(lease.metadata.name)
+        if not agent:
+            return
+        key = f"{lease.metadata.namespace}/{agent}"
+        if new is not None and lease_misfit(agent, new.metadata.name, new.metadata.labels):
+            new = None
+        touched = self._refusals.on_lease(
+            key, None if new is None else (new.metadata.creation_timestamp or "", new.metadata.uid)
+        )
+        if new is None:
+            self._leases.pop(key, None)
+            self._on_missing_lease(key, now)
+        else:
+            self._leases[key] = new
+            duration_s = lease_duration_s(new.spec.lease_duration_seconds)
+            if self._judge.on_lease(key, new.metadata.resource_version, duration_s, now):
+                self._lost.pop(key, None)
+            self._judge.on_services(key, self._refusals.services_of(key))
+        self.enqueue(key, now)
+        self._enqueue_agents(touched, now)
+
+    def _on_missing_lease(self, key: str, now: float) -> None:
+        """Slices without a Lease are judged like those of a silent agent."""
+        if self._refusals.slices_of(key):
+            self._judge.on_absent(key, now)
+            self._judge.on_services(key, self._refusals.services_of(key))
+        else:
+            self._lost.pop(key, None)
+            self._judge.on_gone(key)
+
+    def _on_slice(self, key: str, new: EndpointSlice | None, now: float) -> tuple[str, ...]:
+        self._roster.on_slice(key, new)
+        touched = self._attribute(key, now)
+        if key == _API_SLICE:
+            addresses = [address for endpoint in (new.endpoints or () if new else ()) for address in endpoint.addresses]
+            touched = (*touched, *self._refusals.on_host("the API server", tuple(addresses)))
+        return touched
+
+    def _attribute(self, key: str, now: float) -> tuple[str, ...]:
+        """Brings a slice to its agent.  Returns the slices that may be judged otherwise now."""
+        before, agent = self._roster.attribute(key)
+        if not before and not agent:
+            return ()
+        touched = self._refusals.on_slice(key, agent, self._roster[key] if agent else None)
+        for owner in dict.fromkeys(owner for owner in (before, agent) if owner):
+            if owner in self._leases:
+                self._judge.on_services(owner, self._refusals.services_of(owner))
+            else:
+                self._on_missing_lease(owner, now)
+            self.enqueue(owner, now)
+        return touched
+
+    def _on_grant(self, resource: str, granting: Object, *, is_there: bool, now: float) -> list[str]:
+        """Takes a Role or a ServiceAccount.  Returns the slices that may be judged otherwise now."""
+        meta = granting.metadata
+        key = meta.key
+        if not agent_of_account(meta.name):
+            return []
+        marks = self._marks.setdefault(key, {})
+        marks.pop(resource, None)
+        if is_there:
+            marks[resource] = Marks(meta.labels or {}, meta.annotations or {})
+        elif not marks:
+            del self._marks[key]
+        grant = read_grant(meta.namespace, meta.name, marks.get(Roles.key), marks.get(ServiceAccounts.key))
+        agent = f"{meta.namespace}/{agent_of_account(meta.name)}"
+        self._refusals.on_grant(agent, grant)
+        slice_keys = dict.fromkeys((*self._refusals.slices_of(agent), *self._roster.on_grant(agent, grant)))
+        return [touched for slice_key in slice_keys for touched in self._attribute(slice_key, now)]
+
+    def _on_node(self, node: Node, *, is_there: bool) -> tuple[str, ...]:
+        name = node.metadata.name
+        networks = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
+        addresses = tuple(address.address for address in node.status.addresses or ())
+        return (
+            *self._refusals.on_range(f"the Pods of Node {name}", networks if is_there else ()),
+            *self._refusals.on_host(f"Node {name}", addresses if is_there else ()),
+        )
+
+    def _on_service(self, key: str, new: Service | None, now: float) -> None:
+        self._services.pop(key, None)
+        if new is not None:
+            self._services[key] = new
+        if self._notices.on_service(key, new):
+            namespace = key.partition("/")[0]
+            held = self._judge.held_in(namespace)
+            self._judge.release(namespace, now)
+            for agent in held:
+                self.enqueue(agent, now)
+
+    # -- work -------------------------------------------------------------------------------------------
+
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        if key.startswith(_CONDITION):
+            return self._condition_write(key.removeprefix(_CONDITION), now)
+        lease = self._leases.get(key)
+        if lease is None and not self._refusals.slices_of(key):
+            self._tell_held(now)
+            return ()
+        for released in self._judge.take_released(now):
+            if released != key:
+                self.enqueue(released, now)
+        lost = self._judge.judge(key, now)
+        self._tell_held(now)
+        if not lost:
+            return self._of_living(key, now)
+        if key not in self._lost:
+            self._lost[key] = now
+            self._losses.value += 1
+            silent_s = self._judge.silent_s(key, now)
+            self._tell(key, "AgentLost", f"said nothing for {silent_s:.0f} s: its endpoints are withdrawn")
+        writes = self._slice_writes(key, lost=True)
+        forget_at = self._lost[key] + self._forget_after_s
+        if writes or lease is None or now < forget_at:
+            if lease is not None:
+                self.enqueue_after(key, max(0.0, forget_at - now), now)
+            return writes
+        return (lease_end(lease),)
+
+    def _of_living(self, key: str, now: float) -> tuple[Write, ...]:
+        namespace, _, agent = key.partition("/")
+        name = lease_name(agent)
+        if self._judge.asks(key, now):
+            return (Write(verb="get", resource=Leases, namespace=namespace, name=name, tolerate=("NotFound",)),)
+        if self._judge.take_probe(key):
+            probes = tuple(
+                Write(verb="probe", resource=Leases, namespace=namespace, name=name, body=encode(port))
+                for port in self._refusals.ports_of(key)
+            )
+            if probes:
+                return probes
+        due = self._judge.due(key, now)
+        if due is not None:
+            self.enqueue_after(key, max(0.0, due - now), now)
+        return self._slice_writes(key, lost=False)
+
+    def _slice_writes(self, key: str, *, lost: bool) -> tuple[Write, ...]:
+        writes = []
+        for slice_key in self._refusals.slices_of(key):
+            found = self._roster[slice_key]
+            why = self._refusals.why(slice_key)
+            is_misfit = self._refusals.is_misfit(slice_key)
+            if lost and not is_misfit:
+                write = withdrawal(found)
+            else:
+                write = refusal(found, why, empties=is_misfit)
+                if why and why != shown_refusal(found):
+                    self._tell(key, "AgentRefused", why, (self._refusals.granted_service_of(slice_key),))
+            if write is not None:
+                writes.append(write)
+        return tuple(writes)
+
+    def _tell(self, key: str, reason: str, text: str, services: tuple[str, ...] = ()) -> None:
+        """An Event on *services*, or else on each Service of the agent."""
+        for service_key in services or self._refusals.services_of(key):
+            service = self._services.get(service_key)
+            if service is not None:
+                self.note(
+                    EventNote(
+                        regarding=service,
+                        regarding_resource=Services,
+                        type="Warning",
+                        reason=reason,
+                        note=f"agent {key.partition('/')[2]}: {text}",
+                        component=COMPONENT,
+                        action="Withdraw",
+                    )
+                )
+
+    def _tell_held(self, now: float) -> None:
+        for service_key in self._notices.take_outdated():
+            self.enqueue(f"{_CONDITION}{service_key}", now)
+
+    def _condition_write(self, service_key: str, now: float) -> tuple[Write, ...]:
+        service = self._services.get(service_key)
+        condition = self._notices.condition(service_key, now)
+        if service is None or condition is None:
+            return ()
+        meta = service.metadata
+        return (condition_write(Services, meta.namespace, meta.name, meta.uid, condition),)
+
+    # -- what became of it ------------------------------------------------------------------------------
+
+    def finished(self, done: Done, now: float) -> None:
+        key = done.job.key
+        if done.job.writes[0].verb == "probe":
+            if done.error is None and not any(done.results):
+                self._judge.on_refused(key)
+        elif done.error is None or done.error.code in (404, 409):
+            self._judge.on_reachable(now)
+        elif done.error.code >= 500 or done.error.code == 0:
+            self._judge.on_unreachable()
+        for write, answer in zip(done.job.writes, done.results, strict=False):
+            if write.resource is Services and answer:
+                service = decode(answer, Service)
+                known = self._services.get(service.metadata.key)
+                if known is not None and is_newer(service.metadata, known.metadata):
+                    self._on_service(service.metadata.key, service, now)
+            elif write.verb == "get":
+                self._judge.on_confirmed(key, _version_of(key, answer), now)
+        if done.error is None:  # else the queue's back-off brings it back
+            self.enqueue(key, now)
+
+    def check(self) -> None:
+        super().check()
+        self._judge.check()
+        self._refusals.check()
+        self._roster.check()
+        for key in self._lost:
+            assert key in self._leases or self._refusals.slices_of(key), f"{key} is lost and has nothing"
+
+
+def _version_of(key: str, answer: bytes) -> str:
+    """The version of the Lease that the server has for the agent *key*."""
+    if not answer:
+        return ABSENT
+    meta = decode(answer, Lease).metadata
+    misfit = lease_misfit(key.partition("/")[2], meta.name, meta.labels)
+    return ABSENT if misfit else meta.resource_version
+
+
+def _own_addresses(pod: Pod | None) -> tuple[str, ...]:
+    """Of a Pod that runs in a network of its own."""
+    if pod is None or pod.spec.host_network or pod.status.phase in ("Succeeded", "Failed"):
+        return ()
+    return tuple(address.ip for address in pod.status.pod_ips or ()) or (
+        (pod.status.pod_ip,) if pod.status.pod_ip else ()
+    )

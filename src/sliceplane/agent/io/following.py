@@ -1,0 +1,115 @@
+"""Whether the kernels of all nodes hold a drain: the drain barrier's question for slices that an agent wrote.
+
+Nodes and their Leases are listed once a second; in between nodes are asked through the server's memory
+(``consume.drain.reports``), where it has one and the account may ask, so that a drain takes as long as the nodes do, and not as
+long as until each tells by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+import msgspec
+
+from sliceplane.api.codec import decode
+from sliceplane.api.core import Lease, Node
+from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EndpointSlices, Nodes
+from sliceplane.consume.drain.barrier import Nodes as KnownNodes
+from sliceplane.consume.drain.barrier import compare
+from sliceplane.consume.drain.cluster import NODE_LEASES
+from sliceplane.consume.drain.reports import heards, pause_s, question
+from sliceplane.consume.selections import SHARED
+from sliceplane.watch.io.base import Client, Unreachable, send
+from sliceplane.watch.paging import CACHE_BYTES_MAX, BadList, ListBounds
+
+#: between two lists; and between two questions of a server that has no memory
+_LIST_S: Final = 1.0
+_PAUSE_S: Final = 0.2
+#: a Node has some 20 kB, and a page as large as an agent reads holds up nothing
+_PAGE_OBJECTS: Final = 50
+
+
+class _Following:
+    def __init__(self, client: Client, revision: int) -> None:
+        self._client = client
+        #: no slice of an agent is for one zone alone, so all nodes read it in what they share
+        self._goal = {(EndpointSlices.plural, SHARED): revision}
+        self._nodes = KnownNodes()
+        self._leases: dict[str, Lease] = {}
+        self._heard = 0
+        #: for people
+        self.missing = "no node was heard"
+
+    async def until_all_hold(self) -> int:
+        """How many.  Raises ``StatusError`` and ``Unreachable``."""
+        listed_at = float("-inf")
+        while True:
+            if time.monotonic() - listed_at >= _LIST_S:
+                await self._list()
+                listed_at = time.monotonic()
+            proof = compare(self._goal, self._nodes.facts(), time.time())
+            self.missing = ", ".join(node.text for node in (*proof.waiting, *proof.unknown)[:3])
+            if not self.missing:
+                return proof.required
+            await self._ask()
+
+    async def _list(self) -> None:
+        async for body in self._bodies(Selection(Nodes)):
+            self._nodes.on_node(None, decode(body, Node))
+        async for body in self._bodies(NODE_LEASES):
+            lease = decode(body, Lease)
+            name = lease.metadata.name
+            self._nodes.on_lease(self._leases.get(name), lease, time.time())
+            self._leases[name] = lease
+
+    async def _bodies(self, selection: Selection) -> AsyncIterator[bytes]:
+        """The objects of *selection*.  Others run between two pages, and after ``_PAGE_OBJECTS`` of a larger one."""
+        bounds = ListBounds(CACHE_BYTES_MAX)
+        token = ""
+        while True:
+            page = await self._client.list(selection, limit=_PAGE_OBJECTS, continue_token=token)
+            try:
+                bounds.on_page(page.items, page.continue_token)
+            except BadList as error:
+                raise Unreachable(f"list of {selection.resource.plural}: {error}") from error
+            for number, body in enumerate(page.items, 1):
+                yield body
+                if number % _PAGE_OBJECTS == 0:
+                    await asyncio.sleep(0)
+            token = page.continue_token
+            if not token:
+                return
+
+    async def _ask(self) -> None:
+        ask = question(self._goal, self._heard)
+        try:
+            answer = heards.decode(await send(self._client, ask))
+        except (StatusError, msgspec.DecodeError) as error:
+            if isinstance(error, StatusError) and error.reason not in ask.tolerate:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+            return
+        self._heard = answer.number
+        for lease_key, report in answer.reports.items():
+            self._nodes.on_report(lease_key, report)
+        await asyncio.sleep(pause_s(len(self._nodes)))
+
+
+async def followed(client: Client, revisions: Mapping[str, int], at_most_s: float) -> str:
+    """Wait until every node holds *revisions*, or the time is over.  Gives a sentence that says which it was."""
+    following = _Following(client, max(revisions.values(), default=0))
+    ends = time.monotonic() + at_most_s
+    try:
+        async with asyncio.timeout(at_most_s):
+            return f"all {await following.until_all_hold()} nodes have followed"
+    except TimeoutError:
+        missing = f"still to follow: {following.missing}"
+    except (StatusError, Unreachable) as error:
+        missing = f"nodes cannot be asked: {error}"
+        await asyncio.sleep(max(0.0, ends - time.monotonic()))
+    return f"went on after {at_most_s:.1f} s; {missing}"

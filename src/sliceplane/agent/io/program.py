@@ -1,0 +1,340 @@
+"""One agent: its core in a host of controllers, its checks, its child, its socket, from start to end.
+
+**Order of the end** (SIGTERM, ``agent drain`` does the first step alone): every endpoint becomes terminating and still
+serves; node proxies follow, or ``drain_s`` is over; the child gets SIGTERM and may finish what it has; then the slices
+go, and the Lease last.  A second signal goes on at once.  A child that ends by itself is not ready at once, and the
+agent leaves with its exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from sliceplane.agent.controller import AgentController
+from sliceplane.agent.io import control
+from sliceplane.agent.io.child import Child
+from sliceplane.agent.io.following import followed
+from sliceplane.agent.io.machine import MachineError, SleepWatch, own_addresses
+from sliceplane.agent.io.orphan import Custody, OnOrphan
+from sliceplane.agent.io.probes import look
+from sliceplane.agent.tenure import AgentConfig, LeaseTerms
+from sliceplane.consume.agents.checks import CheckProbe, Kind
+from sliceplane.consume.agents.registration import Registration
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.rng import Rng
+from sliceplane.watch.hosting.host import ControllerHost
+from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.reflect import loop_clock
+
+#: at the end: how long the server has to take the last writes
+LEAVE_S: Final = 10.0
+#: between two looks at what is due that nothing tells: the machine's address and its sleep
+LOOK_S: Final = 2.0
+EXIT_REFUSED: Final = 3
+
+_log = get_logger("agent")
+
+
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """``command``: of ``agent run``; empty for the others; ``custody``: of its process, known once the agent has its
+    name.  ``path``: of the file that is followed; its agent waits for
+    a name that another host has, the others end."""
+
+    command: tuple[str, ...]
+    terms: LeaseTerms
+    drain_s: float
+    stop_s: float
+    create_service: bool
+    dry_run: bool
+    path: Path | None
+    on_orphan: OnOrphan = "adopt"
+    custody: Custody | None = None
+
+
+class Agent:
+    """``run`` is its life.  *notify* tells a service manager (sd_notify), *say* a person.
+
+    *earlier*: the agent of this process before its file changed.  *auto*: addresses follow the machine's.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: AgentConfig,
+        registrations: tuple[Registration, ...],
+        options: AgentOptions,
+        *,
+        server_url: str,
+        auto: bool,
+        earlier: Agent | None,
+        notify: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._registrations = registrations
+        self._options = options
+        self._server_url = server_url
+        self._auto = auto
+        self._earlier: AgentController | None = earlier._core if earlier is not None else None
+        self._notify = notify
+        self._say = say
+        # The checks that go on have times of its clock; the wall clock may have been set since.
+        self._clock: Callable[[], float] = loop_clock(time.time()) if earlier is None else earlier._clock
+        #: what the child was seen to do, for a core that begins anew
+        self._told: dict[Kind, tuple[bool, str]] = {}
+        self._core: AgentController = self._make_core()
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        #: ``hand_over`` was called: another agent of this process goes on with all that this one wrote
+        self.handed_over = False
+        self._looks: set[asyncio.Task[None]] = set()
+        self._said: dict[str, str] = {}
+        self._ready = False
+
+    def stop(self) -> None:
+        """At a signal.  A second one: without waiting."""
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    def hand_over(self) -> None:
+        self.handed_over = True
+        self._stop.set()
+
+    def _make_core(self) -> AgentController:
+        rng = Rng(secrets.randbits(64))
+        now = self._clock()
+        self._core = AgentController(self._config, self._registrations, rng, now, earlier=self._earlier)
+        for kind, (passed, text) in self._told.items():
+            for registration in self._registrations:
+                self._core.on_told(registration.key, kind, passed, text, now)
+        return self._core
+
+    async def run(self) -> int:
+        """The exit code: the child's, ``EXIT_REFUSED``, or 0.  Raises ``OSError`` for a command that cannot start."""
+        made = [self._core]
+        host = self._host = ControllerHost(self._client, rng=Rng(secrets.randbits(64)), clock=self._clock)
+        # The first core is ours already; one after a fault begins anew.
+        host.add(lambda: made.pop() if made else self._make_core(), max_in_flight=4)
+        server = await control.serve(self._config.name, self._answer)
+        try:
+            child = await self._start_child()
+        except OSError:
+            control.close(self._config.name, server)
+            raise
+        host.start()
+        tasks = [asyncio.create_task(self._watch_checks()), asyncio.create_task(self._watch_machine())]
+        try:
+            if child is not None:
+                self._tell_process(alive=True)
+            code = await self._until_the_end(child)
+            if self.handed_over:
+                return 0
+            await self._leave(child)
+            if child is not None and not code:
+                code = await child.wait()
+            return code
+        finally:
+            for task in (*tasks, *self._looks):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._looks, return_exceptions=True)
+            await host.close()
+            control.close(self._config.name, server)
+            if child is not None:
+                await child.end(0.0)
+                child.close()
+
+    async def _start_child(self) -> Child | None:
+        """Raises ``OSError``."""
+        options = self._options
+        if not options.command:
+            return None
+        assert options.custody is not None, "the agent has its name"
+        return await Child.start(options.command, self._on_child_ready, options.custody, self._say)
+
+    # -- while it runs ----------------------------------------------------------------------------------
+
+    async def _until_the_end(self, child: Child | None) -> int:
+        """Until a signal, the child's end, or another host's claim."""
+        stopped = asyncio.create_task(self._stop.wait())
+        ended = asyncio.create_task(child.wait()) if child is not None else None
+        waits: list[asyncio.Task[Any]] = [stopped] if ended is None else [stopped, ended]
+        try:
+            while True:
+                done, _ = await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                if ended is not None and ended in done:
+                    self._tell_process(alive=False)
+                    assert child is not None, "it ended"
+                    self._say(child.outcome(ended.result()))
+                    return ended.result()
+                if stopped in done:
+                    return 0
+                if self._refusal() and self._options.path is None:
+                    self._say(self._refusal())
+                    return EXIT_REFUSED
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    def _refusal(self) -> str:
+        return self._core.view(self._clock()).refusal
+
+    async def _watch_checks(self) -> None:
+        while True:
+            now = self._clock()
+            for probe in self._core.take_probes(now):
+                task = asyncio.create_task(self._look(probe))
+                self._looks.add(task)
+                task.add_done_callback(self._looks.discard)
+            self._tell_changes()
+            due = self._core.next_check()
+            await asyncio.sleep(0.25 if due is None else min(0.25, max(0.01, due - now)))
+
+    async def _look(self, probe: CheckProbe) -> None:
+        registration = next(known for known in self._core.registrations if known.key == probe.key)
+        passed, text = await look(probe.spec, registration.addresses[0], registration.ports[0].port)
+        self._core.on_result(probe, passed, text, self._clock())
+        self._host.prod()
+
+    async def _watch_machine(self) -> None:
+        sleep_watch = SleepWatch()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if sleep_watch.slept():
+                _log.info("the machine slept: everything is checked anew")
+                self._core.on_resume(self._clock())
+            if self._auto:
+                await self._follow_address()
+            self._host.prod()
+
+    async def _follow_address(self) -> None:
+        try:
+            # The server's name may have to be asked for, which can take long: renewals must not wait for it.
+            addresses = await asyncio.to_thread(own_addresses, self._server_url, ("auto",))
+        except MachineError:
+            return  # no way to the server: the old address is as good as none
+        if addresses != self._core.registrations[0].addresses:
+            _log.info("the machine has another address", address=addresses[0])
+            self._core.on_addresses(addresses, self._clock())
+
+    def _on_child_ready(self) -> None:
+        self._told_everywhere("notify", passed=True, text="it said READY=1")
+
+    def _tell_process(self, *, alive: bool) -> None:
+        self._told_everywhere("process", passed=alive, text="it runs" if alive else "it ended")
+
+    def _told_everywhere(self, kind: Kind, *, passed: bool, text: str) -> None:
+        self._told[kind] = (passed, text)
+        for registration in self._core.registrations:
+            self._core.on_told(registration.key, kind, passed, text, self._clock())
+        self._host.prod()
+
+    def _tell_changes(self) -> None:
+        """A line for a person whenever something else is true, and the same to the service manager."""
+        view = self._core.view(self._clock())
+        for entry in view.registrations if view.phase != "stopping" else ():
+            line = f"{entry.registration.key}: {entry.state}{'' if entry.stored else ' (not stored yet)'}"
+            line += f": {entry.problem}" if entry.problem else ""
+            if self._said.get(entry.registration.key) != line:
+                self._said[entry.registration.key] = line
+                # not part of what is compared: what a check sees may differ each time
+                line += "".join(f"; {check.name}: {check.text}" for check in entry.checks if check.passing is False)
+                self._notify(f"STATUS={line}")
+                self._say(line)
+        if not self._ready and all(entry.stored and entry.state == "passing" for entry in view.registrations):
+            self._ready = True
+            self._notify("READY=1")
+        self._notify("WATCHDOG=1")  # this loop runs: a server that is away is no reason to kill the process
+
+    # -- its socket -------------------------------------------------------------------------------------
+
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        now = self._clock()
+        match question.get("verb"):
+            case "status":
+                pass
+            case "drain" | "undrain" if not self._stop.is_set():
+                self._core.on_drain(now, drain=question["verb"] == "drain")
+            case "pass" | "fail":
+                passed = question["verb"] == "pass"
+                text = str(question.get("text", ""))[:200]
+                known = [self._core.on_told(each.key, "ttl", passed, text, now) for each in self._core.registrations]
+                if not any(known):
+                    raise ValueError("this agent has no check of the kind ttl: begin it with --ttl 30s")
+            case other:
+                raise ValueError(f"an agent that leaves does not {other}")
+        self._host.prod()
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        """For ``agent status -o json``."""
+        now = self._clock()
+        view = self._core.view(now)
+        config = self._config
+        return {
+            "agent": config.name,
+            "identity": config.identity,
+            "pid": os.getpid(),
+            "phase": view.phase,
+            "renewedSecondsAgo": {space: round(now - at, 1) for space, at in sorted(view.renewed_at.items())},
+            "registrations": [
+                {
+                    "namespace": entry.registration.namespace,
+                    "service": entry.registration.service,
+                    "addresses": list(entry.registration.addresses),
+                    "ports": {port.name: port.port for port in entry.registration.ports},
+                    "state": entry.state,
+                    "stored": entry.stored,
+                    "problem": entry.problem,
+                    "checks": [
+                        {"check": check.name, "passing": check.passing, "saw": check.text} for check in entry.checks
+                    ],
+                }
+                for entry in view.registrations
+            ],
+        }
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    async def _leave(self, child: Child | None) -> None:
+        self._stop.set()
+        self._notify("STOPPING=1")
+        seconds = self._options.drain_s + self._options.stop_s + LEAVE_S
+        self._notify(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+        if not self._refusal() and (child is None or child.is_running):
+            await self._drain()
+        if child is not None and child.is_running:
+            code = await child.end(0.0 if self._hurry.is_set() else self._options.stop_s)
+            self._say(child.outcome(code))
+        self._core.on_stop(self._clock())
+        self._host.prod()
+        ends = time.monotonic() + LEAVE_S
+        while not self._core.is_gone and time.monotonic() < ends:
+            await asyncio.sleep(0.02)
+        if not self._core.is_gone:
+            self._say("the server did not take the last writes: the endpoint goes when its Lease runs out")
+
+    async def _drain(self) -> None:
+        self._core.on_drain(self._clock())
+        self._host.prod()
+        wanted = sum(len(registration.slices) for registration in self._core.registrations)
+        ends = time.monotonic() + self._options.drain_s
+        while len(self._core.drained_revisions()) < wanted and time.monotonic() < ends and not self._hurry.is_set():
+            await asyncio.sleep(0.02)
+        waiting = asyncio.create_task(
+            followed(self._client, self._core.drained_revisions(), max(0.0, ends - time.monotonic()))
+        )
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait((waiting, hurry), return_when=asyncio.FIRST_COMPLETED)
+        self._say(f"drained: {waiting.result()}" if waiting.done() else "drained in a hurry")
+        for task in (waiting, hurry):
+            task.cancel()
+        await asyncio.gather(waiting, hurry, return_exceptions=True)

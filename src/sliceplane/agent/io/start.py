@@ -1,0 +1,203 @@
+"""From what a person wants to an agent that runs: names filled in, the Service looked up, the file followed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from sliceplane.agent.agent_file import AgentFile, AgentFileError, ServiceEntry
+from sliceplane.agent.io.machine import default_name, host_id, lock_name, own_addresses, state_folder
+from sliceplane.agent.io.orphan import Custody
+from sliceplane.agent.io.program import Agent, AgentOptions
+from sliceplane.agent.io.token import agent_client, granted_name
+from sliceplane.agent.tenure import AgentConfig
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.core import Service
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document
+from sliceplane.api.requests import Write
+from sliceplane.api.scheme import Services
+from sliceplane.consume.agents.checks import CheckSpec
+from sliceplane.consume.agents.registration import AgentPort, Registration
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.names import check_dns_label
+from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.kubeconfig import Connection
+
+#: between two looks at the file
+_FILE_PERIOD_S: Final = 1.0
+_WELL_KNOWN: Final = {"http": 80, "https": 443}
+
+_log = get_logger("agent")
+Read = Callable[[], AgentFile]
+
+
+async def serve(
+    connection: Connection,
+    read: Read,
+    options: AgentOptions,
+    *,
+    on_stop: Callable[[Callable[[], object]], None],
+    notify: Callable[[str], None],
+    say: Callable[[str], None],
+) -> int:
+    """An agent's whole life; gives the exit code.
+
+    Raises ``AgentFileError``, ``MachineError``, ``ValueError`` with sentences for people, ``StatusError`` and
+    ``Unreachable`` of the first look, ``OSError`` for a command that cannot be started.
+    """
+    wanted = read()
+    name = wanted.name or await granted_name(connection)
+    name = name or default_name(wanted.services[0].service if options.path is None else "")
+    for problem in check_dns_label(name):  # it becomes a part of paths, too
+        raise ValueError(f"the name {name!r} of the agent {problem}")
+    folder = state_folder()
+    lock = lock_name(folder, name)
+    options = replace(options, custody=Custody(folder / f"{name}.child", options.on_orphan, options.stop_s))
+    try:
+        async with agent_client(connection, name, folder) as client:
+            start = secrets.token_hex(4)
+            config = AgentConfig(name=name, host=host_id(folder), start=start, terms=options.terms)
+            agent: Agent | None = None
+            while True:
+                registrations = await _registrations(client, connection, wanted._replace(name=name), options)
+                if options.dry_run:
+                    say(_documents(registrations))
+                    return 0
+                agent = Agent(
+                    client,
+                    config,
+                    registrations,
+                    options,
+                    server_url=connection.server,
+                    auto=wanted.addresses == ("auto",),
+                    earlier=agent,
+                    notify=notify,
+                    say=say,
+                )
+                on_stop(agent.stop)
+                watch = asyncio.create_task(_changed(options.path, read, wanted, agent.hand_over))
+                try:
+                    code = await agent.run()
+                finally:
+                    watch.cancel()
+                    await asyncio.gather(watch, return_exceptions=True)
+                if not agent.handed_over:
+                    return code
+                wanted = watch.result()
+                say("the file has changed: its Services are followed anew")
+    finally:
+        os.close(lock)
+
+
+async def _changed(path: Path | None, read: Read, known: AgentFile, then: Callable[[], None]) -> AgentFile:
+    """What the file says when it says something else that can be read; *then* is called at that moment."""
+    if path is None:
+        await asyncio.Event().wait()
+    assert path is not None, "no file never changes"
+    seen = _stamp(path)
+    while True:
+        await asyncio.sleep(_FILE_PERIOD_S)
+        stamp = _stamp(path)
+        if stamp == seen:
+            continue
+        seen = stamp
+        try:
+            wanted = await asyncio.to_thread(read)  # renewals must not wait for it
+        except AgentFileError as error:
+            _log.warning("the file cannot be read; what it said before goes on", problem=str(error))
+            continue
+        if wanted._replace(name=known.name) != known:
+            then()
+            return wanted
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
+async def _registrations(
+    client: Client, connection: Connection, wanted: AgentFile, options: AgentOptions
+) -> tuple[Registration, ...]:
+    """The server is asked first: where none answers, that is the cause, whatever this machine's addresses are."""
+    services = []
+    for entry in wanted.services:
+        namespace = entry.namespace or connection.namespace
+        services.append((namespace, await service_of(client, entry, namespace, create=options.create_service)))
+    addresses = await asyncio.to_thread(own_addresses, connection.server, wanted.addresses)
+    return tuple(
+        Registration(
+            agent=wanted.name,
+            namespace=namespace,
+            service=entry.service,
+            addresses=addresses,
+            ports=_named(entry.ports, service),
+            checks=entry.checks or (CheckSpec(kind="tcp"),),
+            zone=wanted.zone,
+            node_name=wanted.node_name,
+        )
+        for entry, (namespace, service) in zip(wanted.services, services, strict=True)
+    )
+
+
+async def service_of(client: Client, entry: ServiceEntry, namespace: str, *, create: bool) -> Service | None:
+    """Made if it is not there and *create* says so."""
+    try:
+        body = await client.get(Services, namespace, entry.service)
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        if not create:
+            return None
+        ports = [_service_port(port) for port in entry.ports]
+        made = {"metadata": {"name": entry.service}, "spec": {"ports": ports}}
+        head = {"apiVersion": "v1", "kind": "Service"}
+        write = Write(verb="create", resource=Services, namespace=namespace, body=encode({**head, **made}))
+        try:
+            body = await client.perform(write)
+        except StatusError as error:
+            if error.code != 409:
+                raise
+            body = await client.get(Services, namespace, entry.service)  # another agent made it meanwhile
+    return decode(body, Service)
+
+
+def _service_port(port: AgentPort) -> Document:
+    """For clients ``http`` is 80 and ``https`` is 443; other ports keep their number."""
+    number = _WELL_KNOWN.get(port.name, port.port)
+    named = {"name": port.name} if port.name else {}
+    return {**named, "port": number, "targetPort": port.port, "protocol": port.protocol}
+
+
+def _named(ports: tuple[AgentPort, ...], service: Service | None) -> tuple[AgentPort, ...]:
+    """A port without a name is the Service's only one, whatever that is called."""
+    known = service.spec.ports or () if service is not None else ()
+    if len(ports) == 1 and not ports[0].name and len(known) == 1:
+        return (AgentPort(known[0].name, ports[0].port, known[0].protocol or "TCP", known[0].app_protocol),)
+    by_name = {port.name: port for port in known}
+    return tuple(
+        AgentPort(port.name, port.port, found.protocol or "TCP", found.app_protocol)
+        if (found := by_name.get(port.name)) is not None
+        else port
+        for port in ports
+    )
+
+
+def _documents(registrations: tuple[Registration, ...]) -> str:
+    documents = [
+        registration.document(family, "unknown", lease_uid="", hint=bool(registration.zone), publish_not_ready=False)
+        for registration in registrations
+        for _, family, _ in registration.slices
+    ]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}, indent=2)

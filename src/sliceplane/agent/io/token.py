@@ -1,0 +1,146 @@
+"""The token of an agent's account: asked for, and asked for anew when half of its life is over.
+
+``sliceplane agent grant`` asks for the first, which is copied to the machine in a kubeconfig; the agent asks for the
+others, as the account of its name may (``agent.rights``), and keeps the newest in its state folder.  Where that one
+is refused the kubeconfig's is tried, so a person who copies a new one is heeded.  Half of a life is counted from the
+renewal, on our own clock: times in a token are the server's.
+
+Other credentials (certificates, login programs, files of tokens, accounts of other names) are left as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from sliceplane.agent.io.own_files import read_own, write_own
+from sliceplane.api.errors import StatusError
+from sliceplane.consume.agents.grants import agent_of_account
+from sliceplane.consume.agents.registration import FIELD_MANAGER, account_name
+from sliceplane.consume.io.accounts import request_token
+from sliceplane.kit.io.log import get_logger
+from sliceplane.watch.io.base import Client, Unreachable
+from sliceplane.watch.io.credentials import Fixed
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.kubeconfig import Connection
+
+#: between two tries while the server is away
+_RETRY_S: Final = 60.0
+#: servers give no shorter ones (kubernetes.io, "TokenRequest")
+_LIFE_MIN_S: Final = 600.0
+#: bytes; no server takes a longer one
+_TOKEN_MAX: Final = 16 * 1024
+#: an agent reads single objects, and pages of few Nodes: what is longer would hold up its renewals
+ANSWER_BYTES_MAX: Final = 1_536 * 1024
+_SUBJECT: Final = "system:serviceaccount:"
+
+_log = get_logger("agent")
+
+
+class _Claims(NamedTuple):
+    namespace: str
+    account: str
+    begins: float
+    ends: float
+
+
+class OwnToken:
+    """A ``Credentials``.  *given*: the kubeconfig's token; *file*: where the newest is kept."""
+
+    refreshable = True
+
+    def __init__(self, given: str, claims: _Claims, file: Path) -> None:
+        self._claims = claims
+        self._file = file
+        self._token = given
+        #: tried next when that one is refused
+        self._spare = given
+        with suppress(OSError):
+            stored = read_own(file, _TOKEN_MAX).strip()
+            known = _claims_of(stored)
+            if known is not None and known[:2] == claims[:2] and known.ends > claims.ends:
+                self._token = stored
+
+    async def authorization(self, *, refused: str | None = None) -> str:
+        if refused == f"Bearer {self._token}":
+            self._token, self._spare = self._spare, self._token
+        return f"Bearer {self._token}"
+
+    async def keep_fresh(self, client: Client) -> None:
+        """Until it is cancelled, or the account has no right to it."""
+        claims = self._claims
+        life_s = max(_LIFE_MIN_S, claims.ends - claims.begins)
+        while True:
+            pause_s = _RETRY_S
+            try:
+                token = await request_token(client, claims.namespace, claims.account, life_s)
+            except StatusError as error:
+                if error.code == 403:
+                    _log.info("the token is not renewed", problem=str(error))
+                    return
+            except Unreachable:
+                pass
+            else:
+                self._keep(token)
+                given = _claims_of(token)
+                # a server may give a shorter one
+                pause_s = life_s / 2 if given is None else (given.ends - given.begins) / 2
+            await asyncio.sleep(pause_s)
+
+    def _keep(self, token: str) -> None:
+        self._token = token
+        try:
+            write_own(self._file, token + "\n")
+        except OSError as error:
+            _log.warning("the renewed token cannot be kept for the next start", problem=str(error))
+
+
+@asynccontextmanager
+async def agent_client(connection: Connection, agent: str, folder: Path) -> AsyncIterator[HttpClient]:
+    """A client of *connection*, whose token is renewed meanwhile if it is the agent's own."""
+    token, claims = await _given(connection)
+    if claims is None or claims.account != account_name(agent):
+        async with HttpClient(connection, field_manager=FIELD_MANAGER, bytes_max=ANSWER_BYTES_MAX) as client:
+            yield client
+        return
+    own = OwnToken(token, claims, folder / f"{agent}.token")
+    connection = replace(connection, credentials=own)
+    async with HttpClient(connection, field_manager=FIELD_MANAGER, bytes_max=ANSWER_BYTES_MAX) as client:
+        renewing = asyncio.create_task(own.keep_fresh(client))
+        try:
+            yield client
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+
+
+async def granted_name(connection: Connection) -> str:
+    """The agent whose account *connection* has (``agent grant``); "" for other accounts."""
+    _, claims = await _given(connection)
+    return agent_of_account(claims.account) if claims is not None else ""
+
+
+async def _given(connection: Connection) -> tuple[str, _Claims | None]:
+    """A token that *connection* has from its kubeconfig, and what it says; ``None``: it has none of an account."""
+    credentials = connection.credentials
+    value = await credentials.authorization() if isinstance(credentials, Fixed) else ""
+    token = value.removeprefix("Bearer ")
+    return token, None if token == value else _claims_of(token)
+
+
+def _claims_of(token: str) -> _Claims | None:
+    """Of a service account's token with an end (RFC 7519); what it says is not verified: the server does that."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        namespace, _, account = claims["sub"].removeprefix(_SUBJECT).partition(":")
+        return _Claims(namespace, account, float(claims["iat"]), float(claims["exp"]))
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError):
+        return None

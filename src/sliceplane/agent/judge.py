@@ -1,0 +1,310 @@
+"""Which agents live, and which of those that fell silent are believed to be gone.
+
+An agent lives as long as its Lease *changes*: what counts is the time since a change was seen here, on our own clock,
+never a time that another machine wrote.  So a judge that starts, or that could not reach the server, begins to count
+anew for all (``on_reachable``), and nothing is judged by a cache alone: the server is asked again before (``asks``,
+``on_confirmed``).
+
+**Mass expiry**: a partition looks like the death of many agents, and the endpoints of those that live are worth more
+than a clean list.  If within one duration at least 3 agents and more than half of a Service's are silent, or at least
+5 and more than a third of its namespace, those that are over are *held* for ``HOLD_S``, and then given up at a tenth
+each ``STEP_S`` (``slices.guard.Hold``), namespace by namespace.  A partition of the whole cluster may meet few agents
+in each namespace: if more than a third of their agents are silent in at least 3 namespaces, and these are more than
+half of all that have agents, their agents are held, too.  So one namespace cannot cause a hold in another.
+
+Agents that are overdue by two renewals count as silent, or the first victims would be gone before the third shows the
+pattern.  Only an agent with a Lease *and* an endpoint counts: a Lease can be written by any editor of a namespace, a
+slice by an account with a grant or with that right.  What an agent says of itself (failing checks, a drain) is never
+held: it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+from sliceplane.consume.agents.registration import LEASE_S
+from sliceplane.slices.guard import Hold
+
+#: a Lease is doubtful after this part of its duration: two renewals are missing
+DOUBT_SHARE: Final = 2 / 3
+#: beyond the duration: a renewal may be under way
+GRACE_S: Final = 1.0
+HOLD_S: Final = 120.0
+STEP_S: Final = 10.0
+OF_SERVICE_MIN: Final = 3
+OF_SERVICE_SHARE: Final = 0.5
+OF_NAMESPACE_MIN: Final = 5
+OF_NAMESPACE_SHARE: Final = 1 / 3
+NAMESPACES_MIN: Final = 3
+NAMESPACES_SHARE: Final = 0.5
+#: the version of a Lease that is not there
+ABSENT: Final = ""
+
+
+@dataclass(slots=True)
+class _Agent:
+    """``seen_at``: when its Lease was seen to change; ``confirmed``: it is over, and the server says so, too.
+    ``released_at``: a hold of its namespace was ended by request."""
+
+    namespace: str
+    version: str
+    duration_s: float
+    seen_at: float
+    services: frozenset[str] = field(default_factory=frozenset)
+    asked_at: float = -inf
+    confirmed: bool = False
+    is_lost: bool = False
+    released_at: float = -inf
+
+    @property
+    def counts(self) -> bool:
+        """Returns True if its silence says something about a partition."""
+        return bool(self.services) and self.version != ABSENT
+
+
+class LeaseJudge:
+    """Agents are keyed ``namespace/name`` of their Lease.  Owned by one controller."""
+
+    def __init__(self) -> None:
+        self._agents: dict[str, _Agent] = {}
+        #: nothing that was seen before counts
+        self._counts_from = 0.0
+        self._reachable = True
+        #: those that are over and held, the first that fell silent first, and whether they were probed
+        self._held: dict[str, bool] = {}
+        #: by namespace
+        self._holds: dict[str, Hold] = {}
+        #: how often who is held, or of which Services, has changed
+        self.held_changes = 0
+
+    # -- what is seen -----------------------------------------------------------------------------------
+
+    def on_lease(self, key: str, version: str, duration_s: float, now: float) -> bool:
+        """Whether an agent came back that was lost or held."""
+        agent = self._agents.get(key)
+        if agent is None:
+            self._agents[key] = _Agent(_namespace(key), version, duration_s, now)
+            return False
+        agent.duration_s = duration_s
+        if agent.version == version:
+            return False
+        was_away = agent.is_lost or key in self._held
+        agent.version = version
+        agent.seen_at = now
+        agent.confirmed = agent.is_lost = False
+        self._let_go(key)
+        return was_away
+
+    def on_absent(self, key: str, now: float) -> None:
+        """Takes an agent that has slices and no Lease: it is silent from now on, and as lost as it was."""
+        agent = self._agents.get(key)
+        if agent is None:
+            self._agents[key] = _Agent(_namespace(key), ABSENT, LEASE_S, now)
+        elif agent.version != ABSENT:
+            agent.version = ABSENT
+            agent.duration_s = LEASE_S
+            agent.seen_at = now
+            agent.confirmed = False
+            self._let_go(key)
+
+    def on_services(self, key: str, services: Iterable[str]) -> None:
+        """Which Services it has endpoints of."""
+        if key in self._agents:
+            self._agents[key].services = frozenset(services)
+            self.held_changes += key in self._held
+
+    def on_gone(self, key: str) -> None:
+        self._agents.pop(key, None)
+        self._let_go(key)
+
+    def on_unreachable(self) -> None:
+        self._reachable = False
+
+    def on_reachable(self, now: float) -> None:
+        """The server answered.  After it did not, everybody has a whole duration again."""
+        if self._reachable:
+            return
+        self._reachable = True
+        self._counts_from = now
+        for agent in self._agents.values():
+            if not agent.is_lost:
+                agent.confirmed = False
+
+    def on_confirmed(self, key: str, version: str, now: float) -> bool:
+        """The server says that *version* is the newest.  False: the cache had an older one, so it lives."""
+        agent = self._agents.get(key)
+        if agent is None:
+            return False  # its Lease went meanwhile
+        if agent.version != version:
+            if version == ABSENT:
+                self.on_absent(key, now)
+            else:
+                self.on_lease(key, version, agent.duration_s, now)
+            return False
+        agent.asked_at = now
+        agent.confirmed = self._over_at(agent) <= now
+        return True
+
+    def release(self, namespace: str, now: float) -> None:
+        """Ends the hold of *namespace*, as a user requested."""
+        if self._holds.pop(namespace, None) is None:
+            return
+        for key in self.held_in(namespace):
+            del self._held[key]
+        for agent in self._agents.values():
+            if agent.namespace == namespace:
+                agent.released_at = now
+        self.held_changes += 1
+
+    def take_probe(self, key: str) -> bool:
+        """Whether it is held and was not probed yet: from here its processes may be seen to be gone."""
+        is_due = self._held.get(key) is False
+        if is_due:
+            self._held[key] = True
+        return is_due
+
+    def on_refused(self, key: str) -> None:
+        """All its ports refuse connections: it is gone, so it is not held."""
+        if key in self._held:
+            self._let_go(key)
+            self._agents[key].is_lost = True
+
+    # -- what follows -----------------------------------------------------------------------------------
+
+    def asks(self, key: str, now: float) -> bool:
+        """The server is to be asked about it: when it becomes doubtful, so that outages are noticed, and at its end."""
+        agent = self._agents.get(key)
+        if agent is None or agent.is_lost or key in self._held:
+            return False
+        if now >= self._over_at(agent):
+            return not agent.confirmed
+        return now >= self._doubtful_at(agent) > agent.asked_at
+
+    def is_lost(self, key: str) -> bool:
+        agent = self._agents.get(key)
+        return agent is not None and agent.is_lost
+
+    def silent_s(self, key: str, now: float) -> float:
+        return now - self._agents[key].seen_at
+
+    def judge(self, key: str, now: float) -> bool:
+        """Whether *key* is lost, to be asked after ``on_confirmed``.  It stays so until it renews."""
+        agent = self._agents.get(key)
+        if agent is None or not agent.confirmed or self._over_at(agent) > now or agent.is_lost:
+            return agent is not None and agent.is_lost
+        is_new = key not in self._held and agent.counts and agent.released_at < agent.seen_at + agent.duration_s
+        if is_new and self._are_many(agent, now):
+            self._held[key] = False
+            self.held_changes += 1
+            self._grow(agent.namespace, now)
+        if key not in self._held:
+            agent.is_lost = True
+        return agent.is_lost
+
+    def take_released(self, now: float) -> tuple[str, ...]:
+        """Of those that are held, the ones whose time is over by now: they are lost."""
+        released: list[str] = []
+        for namespace, hold in tuple(self._holds.items()):
+            held = self.held_in(namespace)
+            released += held[: max(0, len(held) - hold.keeps(now))]
+        for key in released:
+            self._agents[key].is_lost = True
+            self._let_go(key)
+        return tuple(released)
+
+    def hold_of(self, namespace: str) -> Hold | None:
+        return self._holds.get(namespace)
+
+    def held_in(self, namespace: str) -> tuple[str, ...]:
+        """The first that fell silent first."""
+        return tuple(key for key in self._held if self._agents[key].namespace == namespace)
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        return tuple(self._held)
+
+    def held_of(self, service: str) -> int:
+        return sum(service in self._agents[key].services for key in self._held)
+
+    def due(self, key: str, now: float) -> float | None:
+        """When *key* is to be looked at next without anything happening; ``None``: never."""
+        agent = self._agents.get(key)
+        if agent is None or agent.is_lost:
+            return None
+        if key in self._held:
+            return self._holds[agent.namespace].next_step(now)
+        doubtful_at = self._doubtful_at(agent)
+        return doubtful_at if now < doubtful_at else max(now, self._over_at(agent))
+
+    def _doubtful_at(self, agent: _Agent) -> float:
+        return max(agent.seen_at, self._counts_from) + DOUBT_SHARE * agent.duration_s
+
+    def _over_at(self, agent: _Agent) -> float:
+        return max(agent.seen_at, self._counts_from) + agent.duration_s + GRACE_S
+
+    def _are_many(self, agent: _Agent, now: float) -> bool:
+        """O(agents), at each expiry alone."""
+        counted = [other for other in self._agents.values() if other.counts]
+        silent = {id(other) for other in counted if self._is_newly_silent(other, now)}
+        own = [other for other in counted if other.namespace == agent.namespace]
+        if _is_share(own, silent, OF_NAMESPACE_MIN, OF_NAMESPACE_SHARE):
+            return True
+        for service in agent.services:
+            members = [other for other in own if service in other.services]
+            if _is_share(members, silent, OF_SERVICE_MIN, OF_SERVICE_SHARE):
+                return True
+        by_namespace: dict[str, list[_Agent]] = {}
+        for other in counted:
+            by_namespace.setdefault(other.namespace, []).append(other)
+        cut_off = {
+            namespace
+            for namespace, members in by_namespace.items()
+            if _is_share(members, silent, 1, OF_NAMESPACE_SHARE)
+        }
+        return (
+            agent.namespace in cut_off
+            and len(cut_off) >= NAMESPACES_MIN
+            and len(cut_off) > NAMESPACES_SHARE * len(by_namespace)
+            and len(silent) >= OF_NAMESPACE_MIN
+        )
+
+    def _is_newly_silent(self, agent: _Agent, now: float) -> bool:
+        doubtful_at = self._doubtful_at(agent)
+        return doubtful_at <= now < doubtful_at + 2 * agent.duration_s
+
+    def _grow(self, namespace: str, now: float) -> None:
+        count = len(self.held_in(namespace))
+        hold = self._holds.get(namespace)
+        if hold is None:
+            peak = sum(agent.namespace == namespace for agent in self._agents.values())
+            self._holds[namespace] = Hold(now, peak, count, HOLD_S, STEP_S)
+        elif count > hold.count and now < hold.until:
+            self._holds[namespace] = Hold(hold.since, hold.peak, count, HOLD_S, STEP_S)
+
+    def _let_go(self, key: str) -> None:
+        if key in self._held:
+            del self._held[key]
+            self.held_changes += 1
+            namespace = _namespace(key)
+            if not any(_namespace(other) == namespace for other in self._held):
+                del self._holds[namespace]
+
+    def check(self) -> None:
+        assert self._held.keys() <= self._agents.keys(), "held agents that are gone"
+        held = {_namespace(key) for key in self._held}
+        assert held == self._holds.keys(), "a hold without agents, or agents without a hold"
+        for key, agent in self._agents.items():
+            assert not (agent.is_lost and key in self._held), f"{key} is lost and held"
+
+
+def _is_share(members: list[_Agent], silent: set[int], least: int, share: float) -> bool:
+    """Returns True if at least *least* and more than *share* of the members are silent.  *silent*: by ``id``."""
+    count = sum(id(member) in silent for member in members)
+    return count >= least and count > share * len(members)
+
+
+def _namespace(key: str) -> str:
+    return key.partition("/")[0]

@@ -1,0 +1,322 @@
+"""Which slices of agents may not serve, and why.
+
+Who may write slices can send a Service's traffic to any address (CVE-2021-25740, kubernetes/kubernetes#103675), so the
+grant of an agent's account bounds them (``consume.agents.grants``).  A slice that does not fit it is a *misfit*: nothing in
+it counts, and the controller empties it.  An address of a Pod is refused to all, and the networks of Services and of
+Pods to accounts without networks of their own; with a grant but no networks also the addresses of Nodes, of the API
+server and of a cloud's metadata service.  Two agents that bring the same address and port to one Service are one
+endpoint for consumers; the Lease that was made last keeps it, since the older one is the one that was forgotten.
+
+The control plane opens connections to the ports of agents that are held (``ports_of``).  That must not be a scanner for
+whoever writes them, so only addresses that a grant names are probed, and never one of the cluster's own hosts.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.requests import PortProbe
+from sliceplane.consume.agents.grants import (
+    AgentGrant,
+    contains,
+    parse_networks,
+    read_slice,
+    shape_misfit,
+    slice_misfit,
+)
+from sliceplane.consume.agents.registration import family_of
+from sliceplane.kit.ip import Network, parse_strict
+
+#: ports of one held agent that are probed; one that has more is not probed at all
+PROBES_MAX: Final = 8
+#: addresses at which clouds give out credentials, besides the link-local ones (which are no endpoints anyway)
+_METADATA: Final = ("100.100.100.200/32", "fd00:ec2::254/128", "fd20:ce::254/128")
+K = TypeVar("K")
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class _Ranges:
+    """Networks by the name of what they belong to, and which of them holds an address: as there are few lengths of
+    prefixes, that is a few reads of a dictionary, however many Nodes there are."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[Network, ...]] = {}
+        #: by version and length of the prefix, then by the prefix
+        self._holders: defaultdict[tuple[int, int], defaultdict[int, dict[str, None]]]
+        self._holders = defaultdict(lambda: defaultdict(dict))
+
+    def put(self, name: str, networks: tuple[Network, ...]) -> tuple[Network, ...]:
+        """What was, or is, of *name*, where that changes."""
+        old = self._of.pop(name, ())
+        if networks:
+            self._of[name] = networks
+        if old == networks:
+            return ()
+        for network in old:
+            of_length = self._holders[network.version, network.prefixlen]
+            _drop(of_length, _prefix(network.network_address, network.prefixlen), name)
+        for network in networks:
+            of_length = self._holders[network.version, network.prefixlen]
+            of_length[_prefix(network.network_address, network.prefixlen)][name] = None
+        return (*old, *networks)
+
+    def holder(self, address: _Address) -> str:
+        """A name, or ""."""
+        for (version, length), of_length in self._holders.items():
+            if version == address.version:
+                names = of_length.get(_prefix(address, length))
+                if names:
+                    return next(iter(names))
+        return ""
+
+
+def _prefix(address: _Address, length: int) -> int:
+    return int(address) >> (address.max_prefixlen - length)
+
+
+class _Place(NamedTuple):
+    """One address and port of one Service ("namespace/name")."""
+
+    service: str
+    address: str
+    port: int
+
+
+class _Slice(msgspec.Struct, frozen=True):
+    """``misfit``: the sentence that says why it does not fit the grant; it has no addresses then.  ``probed``: all its
+    ports can be probed."""
+
+    agent: str
+    service: str
+    misfit: str
+    addresses: tuple[str, ...]
+    places: tuple[_Place, ...]
+    probed: bool
+
+
+class AgentRefusals:
+    """Slices are keyed ``namespace/name``, agents ``namespace/name of the agent``.  Owned by one controller.
+
+    Each ``on_*`` gives the slices whose answer may be another now.
+    """
+
+    def __init__(self) -> None:
+        self._slices: dict[str, _Slice] = {}
+        self._by_place: defaultdict[_Place, dict[str, None]] = defaultdict(dict)
+        self._by_address: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        self._by_agent: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        #: creation time and uid of their Leases
+        self._made: dict[str, tuple[str, str]] = {}
+        #: address -> the Pod that came to it last: of all Pods, so an entry is as small as can be
+        self._pods: dict[str, str] = {}
+        self._grants: dict[str, AgentGrant] = {}
+        self._ranges = _Ranges()
+        #: addresses of machines of the cluster, and of those that it runs on
+        self._hosts = _Ranges()
+        self._hosts.put("the metadata service of a cloud", parse_networks(_METADATA))
+
+    def on_grant(self, agent: str, grant: AgentGrant | None) -> None:
+        """Takes the grant of *agent*; the caller then calls ``on_slice`` for each of its slices."""
+        self._grants.pop(agent, None)
+        if grant is not None:
+            self._grants[agent] = grant
+
+    def on_slice(self, key: str, agent: str, new: EndpointSlice | None) -> tuple[str, ...]:
+        """*agent*: the one that it belongs to."""
+        old = self._slices.pop(key, None)
+        touched: dict[str, None] = {}
+        if old is not None:
+            touched |= self._unlink(key, old)
+        if new is not None:
+            known = self._slices[key] = _read(agent, new, self._grants.get(agent))
+            self._by_agent[known.agent][key] = None
+            for place in known.places:
+                self._by_place[place][key] = None
+                touched |= self._by_place[place]
+            for address in known.addresses:
+                self._by_address[address][key] = None
+        touched.pop(key, None)
+        return (key, *touched) if new is not None else tuple(touched)
+
+    def _unlink(self, key: str, old: _Slice) -> dict[str, None]:
+        touched: dict[str, None] = {}
+        for place in old.places:
+            touched |= _drop(self._by_place, place, key)
+        for address in old.addresses:
+            _drop(self._by_address, address, key)
+        _drop(self._by_agent, old.agent, key)
+        return touched
+
+    def on_lease(self, agent: str, made: tuple[str, str] | None) -> tuple[str, ...]:
+        """*made*: creation time and uid, as the server wrote them."""
+        if self._made.get(agent) == made:
+            return ()
+        self._made.pop(agent, None)
+        if made is not None:
+            self._made[agent] = made
+        return self._rivals(self._by_agent.get(agent, ()))
+
+    def _rivals(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """*keys*, and all slices that have an address and port of one of them."""
+        own = dict.fromkeys(keys)
+        places = [place for key in own for place in self._slices[key].places]
+        return tuple(own | dict.fromkeys(key for place in places for key in self._by_place[place]))
+
+    def on_pod(self, pod: str, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
+        """Addresses that are a Pod's own, before and now."""
+        if old == new:
+            return ()
+        for address in old:
+            if self._pods.get(address) == pod:
+                del self._pods[address]
+        for address in new:
+            self._pods[address] = pod
+        return self._rivals(key for address in (*old, *new) for key in self._by_address.get(address, ()))
+
+    def on_range(self, name: str, cidrs: tuple[str, ...]) -> tuple[str, ...]:
+        """Takes networks of the cluster; *name* says of what, as a sentence goes on.  O(agents) where they change."""
+        return self._within(self._ranges.put(name, parse_networks(cidrs)))
+
+    def on_host(self, name: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        """Takes the addresses of a machine of the cluster; *name* as for ``on_range``."""
+        parsed = (parse_strict(address) for address in addresses)
+        networks = tuple(ipaddress.ip_network(address) for address in parsed if address is not None)
+        return self._within(self._hosts.put(name, networks))
+
+    def _within(self, networks: tuple[Network, ...]) -> tuple[str, ...]:
+        if not networks:
+            return ()
+        touched: list[str] = []
+        for address, keys in self._by_address.items():
+            parsed = parse_strict(address)
+            if parsed is not None and any(contains(network, parsed) for network in networks):
+                touched += keys
+        return self._rivals(touched)
+
+    def is_misfit(self, key: str) -> bool:
+        """Returns True if nothing in the slice may stay."""
+        known = self._slices.get(key)
+        return known is not None and bool(known.misfit)
+
+    def why(self, key: str) -> str:
+        """A sentence; "" for what may serve."""
+        known = self._slices.get(key)
+        if known is None:
+            return ""
+        sentence = self._why_alone(known)
+        if sentence:
+            return sentence
+        for place in known.places:
+            # A slice that is refused itself takes no address from another agent.
+            fitting = (rival for rival in self._by_place[place] if not self._why_alone(self._slices[rival]))
+            newest = max(fitting, key=self._age_of)
+            if newest != key:
+                other = self._slices[newest].agent
+                return f"agent {other} brought {place.address} port {place.port} to Service {place.service} later"
+        return ""
+
+    def _why_alone(self, known: _Slice) -> str:
+        """The sentence for the slice by itself, without rivals."""
+        if known.misfit:
+            return known.misfit
+        for address in known.addresses:
+            sentence = self._why_address(known.agent, address)
+            if sentence:
+                return sentence
+        return ""
+
+    def _why_address(self, agent: str, address: str) -> str:
+        parsed = parse_strict(address)
+        if parsed is None:
+            return f"{address!r} is no IP address"
+        if address in self._pods:
+            return f"{address} is the address of Pod {self._pods[address]}"
+        grant = self._grants.get(agent)
+        if grant is not None and grant.networks is not None:
+            return ""  # an administrator named its networks
+        # Who needs no grant may write any slice anyway, and may work on a machine of the cluster.
+        holder = self._ranges.holder(parsed) or (self._hosts.holder(parsed) if grant is not None else "")
+        return f"{address} belongs to {holder}" if holder else ""
+
+    def _age_of(self, key: str) -> tuple[tuple[str, str], str]:
+        return (self._made.get(self._slices[key].agent, ("", "")), key)
+
+    @property
+    def misfits(self) -> int:
+        return sum(bool(known.misfit) for known in self._slices.values())
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Agents that have slices."""
+        return tuple(self._by_agent)
+
+    def slices_of(self, agent: str) -> tuple[str, ...]:
+        return tuple(self._by_agent.get(agent, ()))
+
+    def ports_of(self, agent: str) -> tuple[PortProbe, ...]:
+        """Ports at which a connection shows whether its processes are gone; none unless all of them may be probed."""
+        grant = self._grants.get(agent)
+        if grant is None or grant.networks is None:
+            return ()
+        slices = [self._slices[key] for key in self._by_agent.get(agent, ())]
+        if not all(known.probed for known in slices) or any(self.why(key) for key in self._by_agent.get(agent, ())):
+            return ()
+        places = [place for known in slices for place in known.places]
+        if not all(self._may_be_probed(place.address) for place in places):
+            return ()
+        ports = tuple(dict.fromkeys(PortProbe(place.address, place.port) for place in places))
+        return ports if len(ports) <= PROBES_MAX else ()
+
+    def _may_be_probed(self, address: str) -> bool:
+        try:
+            family_of(address)  # raises for loopback, link-local and other special addresses
+        except ValueError:
+            return False
+        parsed = parse_strict(address)
+        assert parsed is not None, f"{address} has a family and is no address"
+        return not (self._hosts.holder(parsed) or self._ranges.holder(parsed))
+
+    def services_of(self, agent: str) -> tuple[str, ...]:
+        """Services that have an endpoint of it; a slice that does not fit the grant counts for none."""
+        slices = (self._slices[key] for key in self._by_agent.get(agent, ()))
+        return tuple(dict.fromkeys(known.service for known in slices if not known.misfit))
+
+    def granted_service_of(self, key: str) -> str:
+        """The Service that the slice *key* belongs to by its name, whatever its label says."""
+        known = self._slices[key]
+        grant = self._grants.get(known.agent)
+        by_name = grant.slices.get(key.partition("/")[2]) if grant is not None else None
+        return known.service if by_name is None else f"{known.agent.partition('/')[0]}/{by_name[0]}"
+
+    def check(self) -> None:
+        for index in (self._by_place, self._by_address, self._by_agent):
+            assert all(index.values()), "an entry of an index without slices"
+            assert {key for keys in index.values() for key in keys} <= self._slices.keys(), "an index of what is gone"
+
+
+def _read(agent: str, new: EndpointSlice, grant: AgentGrant | None) -> _Slice:
+    written = read_slice(new)
+    service = f"{written.namespace}/{written.service}"
+    misfit = slice_misfit(grant, written) if grant is not None else shape_misfit(written)
+    if misfit:
+        return _Slice(agent, service, misfit, (), (), probed=False)
+    addresses = tuple(dict.fromkeys(address for endpoint in written.addresses for address in endpoint))
+    ports = [port.port for port in new.ports or () if port.port is not None]
+    places = tuple(_Place(service, address, port) for address in addresses for port in ports)
+    probed = all(port.port is not None and port.protocol in (None, "TCP") for port in new.ports or ())
+    return _Slice(agent, service, "", addresses, places, probed)
+
+
+def _drop(index: defaultdict[K, dict[str, None]], at: K, key: str) -> dict[str, None]:
+    """What is left there."""
+    keys = index[at]
+    del keys[key]
+    if not keys:
+        del index[at]
+    return keys

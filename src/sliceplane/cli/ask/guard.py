@@ -1,0 +1,93 @@
+"""``sliceplane guard``: mass removals that controllers hold, seen by conditions of Services, and their release."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import ask, namespace_option, question_options, scope_options
+from sliceplane.cli.options import CommandGroup
+from sliceplane.cli.process import say
+
+if TYPE_CHECKING:
+    from sliceplane.diagnose.io.guarding import HeldService
+    from sliceplane.watch.io.base import Client
+
+
+@click.group("guard", cls=CommandGroup, examples=[
+    ("is anything held?", "sliceplane guard status"),
+    ("the Pods of a Service are gone for good", "sliceplane guard release web -n shop"),
+])  # fmt: skip
+def command() -> None:
+    """Show which removals of endpoints are held because no Pod or agent said that it goes, and let them go."""
+
+
+@command.command("status", short_help="Say which Services have endpoints that are held.", examples=[
+    ("in all namespaces", "sliceplane guard status"),
+])  # fmt: skip
+@scope_options
+@output_option
+@question_options
+def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: str | None) -> None:
+    """Say which Services have endpoints that are held, since when and until when.
+
+    Endpoints of Pods that are missing, and of agents (sliceplane agent) that fell silent.  Reads the conditions of
+    Services (one list), on any cluster.
+
+    Exit code 0: nothing is held; 1: something is; 2: cannot tell, stderr says why.
+    """
+    from sliceplane.diagnose.io.guarding import read_held
+    from sliceplane.kit.columns import table
+
+    async def work(client: Client, _: str) -> tuple[HeldService, ...]:
+        return await read_held(client, namespace)
+
+    held = ask(kubeconfig, context, work, exit_code=NO_ANSWER)
+
+    def text() -> str:
+        rows = [(row.service, row.since, row.message) for row in held]
+        return "\n".join(table(("SERVICE", "SINCE", "HELD"), rows, width=screen_width())) if rows else "nothing is held"
+
+    show(rendered(output, lambda: {"held": [row.as_document() for row in held]}, text), exit_code=NO_ANSWER)
+    if held:
+        raise SystemExit(BAD)
+
+
+@command.command("release", short_help="Let go what is held of Services.", examples=[
+    ("of one Service", "sliceplane guard release web -n shop"),
+    ("of all of a namespace", "sliceplane guard release --all -n shop"),
+])  # fmt: skip
+@click.argument("names", nargs=-1, metavar="[SERVICE]...")
+@namespace_option()
+@click.option("--all", "everything", is_flag=True, help="All Services of the namespace that hold something.")
+@question_options
+def release(*, names: tuple[str, ...], namespace: str, everything: bool, kubeconfig: Path | None, context: str | None
+) -> None:  # fmt: skip
+    """Let go what is held of SERVICEs, now.
+
+    Writes the annotation sliceplane.dev/mass-removal-release with the time of now (for agents that fell silent,
+    agent.sliceplane.dev/release): holds that began before are over, the next mass removal is held again.  Needs the
+    right to patch Services.
+    """
+    from sliceplane.diagnose.io.guarding import read_held, release_holds
+
+    if bool(names) == everything:
+        raise click.UsageError("name Services, or say --all")
+
+    async def work(client: Client, default: str) -> tuple[str, ...]:
+        space = namespace or default
+        chosen = names
+        if everything:
+            rows = await read_held(client, space)
+            chosen = tuple(dict.fromkeys(row.service.partition("/")[2] for row in rows))
+        await release_holds(client, space, chosen, time.time())
+        return chosen
+
+    released = ask(kubeconfig, context, work)
+    if not released:
+        fail("nothing is held there")
+    say(f"released: {', '.join(released)}")

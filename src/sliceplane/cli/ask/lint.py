@@ -1,0 +1,47 @@
+"""``sliceplane lint``: every Service is looked at."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import NO_ANSWER, Form, note, output_option
+from sliceplane.cli.ask.explain import explained, finish
+from sliceplane.cli.cluster import ask, question_options, scope_options
+from sliceplane.cli.options import Command
+
+if TYPE_CHECKING:
+    from sliceplane.diagnose.explain.question import Explanation
+    from sliceplane.watch.io.base import Client
+
+
+@click.command("lint", cls=Command, examples=[
+    ("every Service of the cluster", "sliceplane lint"),
+    ("those of one namespace, in a pipeline", "sliceplane lint -n shop -o json"),
+    ("what could be better, too", "sliceplane lint --notes"),
+])  # fmt: skip
+@scope_options
+@click.option("--notes", is_flag=True, help="Notes, too: what is as it was asked for, and maybe not as expected.")
+@output_option
+@question_options
+def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:
+    """Look at every Service, and say what is wrong with it.
+
+    The same findings as of 'sliceplane explain', a row each, the worst first; notes are only counted.  Reads only
+    (lists, once), on any cluster, with the rights that one has.
+
+    Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell (something could not be read, or is
+    too young to judge), the output or stderr says why.
+    """
+    from sliceplane.diagnose.explain.question import ExplainQuestion
+    from sliceplane.diagnose.explain.text import as_list
+
+    async def work(client: Client, _: str) -> Explanation:
+        return await explained(client, ExplainQuestion("everything", namespace=namespace))
+
+    explanation = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER)
+    if explanation.is_blind and not namespace:
+        note("Note: something could not be read; rights in one namespace are enough for 'sliceplane lint -n NAMESPACE'")
+    finish(explanation, output, partial(as_list, notes=notes))

@@ -1,0 +1,113 @@
+"""``sliceplane trace``: where does this packet go, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import ask, question_options
+from sliceplane.cli.options import Command
+from sliceplane.cli.run.serving import gates_of
+from sliceplane.cli.values import NetworksType, NodePortAddressesType
+
+if TYPE_CHECKING:
+    from sliceplane.diagnose.trace.answer import TraceAnswer, XdsTraceAnswer
+    from sliceplane.diagnose.trace.inquiry import TracedProxy
+    from sliceplane.watch.io.base import Client
+
+
+@click.command("trace", cls=Command, examples=[
+    ("from this machine to a Service", "sliceplane trace --to web"),
+    ("from a Pod to a Service", "sliceplane trace --from web-7d8f-x --to api.shop:http"),
+    ("from outside to a node port", "sliceplane trace --from 203.0.113.9 --to 192.168.1.11:30080 --node node-1"),
+    ("what Envoy or gRPC on a node gets", "sliceplane trace --via xds --client node-1 --to api.shop:http"),
+])  # fmt: skip
+@click.option("--from", "source", default="", metavar="IP|POD|node/NODE|outside",
+    help="Who sends: an address, a Pod or a Node by its name, a client outside.  [default: this machine if it is a "
+    "Node, else outside]")  # fmt: skip
+@click.option("--to", "target", required=True, metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",
+    help="A cluster IP, external IP, load balancer address or node port; or a Service by its name.")  # fmt: skip
+@click.option("-n", "--namespace", default="", metavar="NAME",
+    help="Of a Pod or Service that is named without one.  [default: the kubeconfig's]")  # fmt: skip
+@click.option("--protocol", type=click.Choice(("tcp", "udp", "sctp"), case_sensitive=False), default=None,
+    help="What the packet is of.  [default: the Service's, else tcp]")  # fmt: skip
+@click.option("--via", type=click.Choice(("proxy", "xds")), default="proxy", show_default=True,
+    help="Through the rules of a node, or from the xDS server to Envoy and gRPC.")  # fmt: skip
+@click.option("--client", default="", metavar="NODE|pod/POD|zone/ZONE",
+    help="With --via xds: where the client is.  [default: it does not say]")  # fmt: skip
+@click.option("--cluster-domain", "domain", default="cluster.local", show_default=True, metavar="NAME",
+    help="With --via xds: the zone of the cluster's names.")  # fmt: skip
+@click.option("--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]")
+@output_option
+@question_options
+@click.option("--cluster-cidr", type=NetworksType(), default="", metavar="CIDR[,CIDR]", help="As the proxy has it.")
+@click.option("--detect-local-mode", default="ClusterCIDR", show_default=True, help="As the proxy has it.",
+    type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")))  # fmt: skip
+@click.option("--masquerade-all", is_flag=True, help="As the proxy has it.")
+@click.option("--nodeport-addresses", type=NodePortAddressesType(), default="primary", show_default=True,
+    metavar="CIDR,...", help="As the proxy has it.")  # fmt: skip
+@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="As the proxy has them.")
+@click.option("--emulated-version", default="", metavar="RELEASE", help="As the proxy has it.")
+def command(*, source: str, target: str, node: str, output: Form, via: str, **flags: Any) -> None:
+    """Where does the packet that opens a connection go, and why.
+
+    Builds the rules that the node's proxy would have from what the API server says, sends the packet through them, and
+    tells the verdict, every endpoint with its share, and which Service, slice, hint and policy led there.  Reads only
+    (get and list of Services, EndpointSlices, Nodes, Pods and ServiceCIDRs), on any cluster; the kernel is not looked
+    at.
+
+    With --via xds: which endpoints a client of xDS is given there, and which of them it picks (get and list of
+    Services, EndpointSlices, Nodes and Pods).
+
+    Exit code 0: it arrives; 1: it is dropped or rejected, or there is no endpoint; 2: no answer, stderr says why.
+    """
+    from sliceplane.diagnose.io import tracing
+    from sliceplane.diagnose.trace import text, xds
+    from sliceplane.diagnose.trace.question import Unanswerable
+
+    if via == "xds" and (source or node):
+        raise click.UsageError("--via xds is asked for a --client, without --from and --node")
+    if via == "proxy" and flags["client"]:
+        raise click.UsageError("--client goes with --via xds")
+
+    async def by_proxy(client: Client, namespace: str) -> TraceAnswer:
+        namespace = flags["namespace"] or namespace
+        question = await tracing.question_of(
+            client, source, target, protocol=flags["protocol"], node=node, namespace=namespace
+        )
+        return await tracing.trace(client, question, _settings(flags))
+
+    async def by_xds(client: Client, namespace: str) -> XdsTraceAnswer:
+        namespace = flags["namespace"] or namespace
+        question = await tracing.xds_question_of(
+            client, flags["client"], target, namespace=namespace, domain=flags["domain"]
+        )
+        return await tracing.trace_xds(client, question)
+
+    answer: TraceAnswer | XdsTraceAnswer
+    if via == "xds":
+        answer = told = ask(flags["kubeconfig"], flags["context"], by_xds, Unanswerable, exit_code=NO_ANSWER)
+        shown = rendered(output, told.as_document, lambda: xds.as_text(told, screen_width()))
+    else:
+        answer = traced = ask(flags["kubeconfig"], flags["context"], by_proxy, Unanswerable, exit_code=NO_ANSWER)
+        shown = rendered(output, traced.as_document, lambda: text.as_text(traced, screen_width()))
+    show(shown, exit_code=NO_ANSWER)
+    raise SystemExit(GOOD if answer.arrives else BAD)
+
+
+def _settings(flags: dict[str, Any]) -> TracedProxy:
+    from sliceplane.diagnose.trace.inquiry import TracedProxy
+    from sliceplane.diagnose.trace.route import POD_INTERFACE
+    from sliceplane.node.surroundings import RulesConfig
+
+    rules = RulesConfig(
+        masquerade_all=flags["masquerade_all"],
+        detect_local_mode=flags["detect_local_mode"],
+        cluster_cidrs=flags["cluster_cidr"],
+        pod_bridge_interface=POD_INTERFACE,
+        pod_interface_name_prefix=POD_INTERFACE,
+        node_port_addresses=flags["nodeport_addresses"],
+    )
+    return TracedProxy(rules, gates_of(flags["feature_gates"], flags["emulated_version"]))

@@ -1,0 +1,259 @@
+"""``sliceplane what-if``: what would a change do to a Service, its watchers and its zones."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, note, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import ask, attempt, namespace_option, question_options
+from sliceplane.cli.options import Command
+
+if TYPE_CHECKING:
+    from sliceplane.lab.whatif.changes import Setting
+    from sliceplane.lab.whatif.picture import Clients
+    from sliceplane.lab.whatif.prediction import Prediction, Price
+    from sliceplane.lab.whatif.state import ClusterState
+    from sliceplane.watch.io.http import HttpClient
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+PRICE_DEFAULT = "0.02@2026-11"
+
+
+class SettingType(click.ParamType["Setting"]):
+    """``KEY=VALUE``"""
+
+    name = "KEY=VALUE"
+
+    def __init__(self, *, of_now: bool) -> None:
+        self._of_now = of_now
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Setting:
+        from sliceplane.lab.whatif.changes import KEYS, NOW_KEYS, parse
+
+        try:
+            return parse(str(value), NOW_KEYS if self._of_now else KEYS)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command("what-if", cls=Command, examples=[
+    ("clients that keep to their zone", "sliceplane what-if cart -n shop --set traffic-distribution=PreferSameZone"),
+    ("a zone that is lost, from a copy", "sliceplane what-if shop/cart --snapshot FILE --set zone-lost=zone-b"),
+    ("is there room for it", "sliceplane what-if shop/cart --set zone-lost=zone-b --rate 3000 --capacity 400"),
+    ("a rollout, and where the picture of it is", "sliceplane what-if shop/cart --set rollout=yes --plot cart.svg"),
+])  # fmt: skip
+@click.argument("service", metavar="[NAMESPACE/]SERVICE")
+@namespace_option()
+@click.option("--set", "changes", type=SettingType(of_now=False), multiple=True, metavar="KEY=VALUE",
+    help="What is changed; may be given several times.  zone-lost=ZONE, zone-added=ZONE[:NODES], "
+    "node-zone=NODE:[ZONE], replicas=[WORKLOAD:]N, rollout=yes|WORKLOAD with max-surge=N|N% and max-unavailable=N|N%, "
+    "traffic-distribution=VALUE|none, topology-mode=Auto|none, max-endpoints-per-slice=N, "
+    "subsetting=off|APPROACH, defragment=yes|no, ready-delay=DURATION, termination=DURATION, "
+    "batch-period=DURATION, node-grace=DURATION.")  # fmt: skip
+@click.option("--now", "now", type=SettingType(of_now=True), multiple=True, metavar="KEY=VALUE",
+    help="How the controllers run now, where not by default: max-endpoints-per-slice, subsetting, defragment, "
+    "batch-period, ready-delay, termination, node-grace.")  # fmt: skip
+@click.option("--snapshot", type=_FILE, metavar="FILE",
+    help="A file of 'sliceplane snapshot save' in place of a cluster that runs.")  # fmt: skip
+@click.option("--clients", "selector", default="", metavar="SELECTOR",
+    help="Clients are where the Pods with these labels are.  [default: where Nodes take Pods]")  # fmt: skip
+@click.option(
+    "--traffic",
+    default="",
+    metavar="ZONE=SHARE,...|@FILE",
+    help="Clients by zone, as measured; in a file (@- is stdin) as Prometheus answers a query or as a page of "
+    "metrics has it: series with a label zone.",
+)
+@click.option("--rate", default="", metavar="N", help="Requests a second to the Service, of all clients.")
+@click.option(
+    "--capacity",
+    default="",
+    metavar="N",
+    help="Requests a second that one Pod can take: with --rate, overload is what is more than that.",
+)
+@click.option("--connections", type=click.IntRange(1), default=10_000, show_default=True, metavar="N",
+    help="How many there are at a time: what chance makes of them is told.")  # fmt: skip
+@click.option("--watchers", type=click.IntRange(0), default=0, show_default=True, metavar="N",
+    help="Clients that watch all slices, beside the Nodes' proxies.")  # fmt: skip
+@click.option("--gigabytes", default="0", metavar="N", help="Measured, requests and answers: makes a cost of shares.")
+@click.option("--price", default=PRICE_DEFAULT, show_default=True, metavar="AMOUNT@DATE",
+    help="$ for a GB that crosses zones, both directions; the default is AWS's.")  # fmt: skip
+@click.option("--verify", type=_FILE, metavar="RECORDING",
+    help="Compare with what a recording says that happened after the snapshot.")  # fmt: skip
+@output_option
+@click.option("--plot", type=_FILE, metavar="FILE",
+    help="Also draw it into FILE (.png, .svg or .pdf; needs matplotlib).")  # fmt: skip
+@question_options
+def command(*, service: str, output: Form, plot: Path | None, verify: Path | None, **flags: Any) -> None:
+    """What would a change do to a Service: writes, slices, bytes to every watcher, and where connections go.
+
+    Runs the controllers of this version on virtual time, over a cluster as it is now or over a snapshot, and makes
+    the change there.  Reads only; what the answer rests on stands first.
+
+    Exit code 0: nothing gets worse; 1: an endpoint is overloaded, or connections find none, that did not before; with
+    --verify: it happened otherwise; 2: no answer, stderr says why.
+    """
+    from sliceplane.cli.ask.recorder import making_sense, read
+    from sliceplane.cli.progress import WorkTold
+    from sliceplane.lab.whatif.changes import checked, running
+    from sliceplane.lab.whatif.document import as_document
+    from sliceplane.lab.whatif.prediction import WhatIfQuestion, predict
+    from sliceplane.lab.whatif.state import CannotTell
+    from sliceplane.lab.whatif.text import as_text
+    from sliceplane.lab.whatif.verify import Happened, compared, happened, is_as_foreseen
+
+    if verify is not None and flags["snapshot"] is None:
+        raise click.UsageError("--verify compares with a snapshot of before: add --snapshot FILE")
+    clients = _clients(flags)
+    price = price_of(flags)
+
+    def work() -> tuple[Prediction, Happened | None]:
+        state, namespace = _state(flags)
+        in_name, _, name = service.rpartition("/")
+        subject = state.service(in_name or flags["namespace"] or namespace, name)
+        changes = checked(flags["changes"], state, subject)
+        question = WhatIfQuestion(
+            service=subject, changes=changes, now=running(flags["now"]), clients=clients, price=price,
+            watchers=flags["watchers"],
+        )  # fmt: skip
+        with WorkTold() as tell:
+            foreseen = predict(state, question, tell)
+        if verify is None:
+            return foreseen, None
+        recording = read(verify)
+        with making_sense(verify):
+            return foreseen, happened(foreseen, state, recording)
+
+    found, real = attempt(work, CannotTell, exit_code=NO_ANSWER)
+    if plot is not None:
+        from sliceplane.cli.lab.what_if_plot import draw
+
+        draw(found, plot)
+    text = rendered(output, lambda: as_document(found, real), lambda: as_text(found, screen_width(), real))
+    show(text, exit_code=NO_ANSWER)
+    if plot is not None:
+        note(f"picture: {plot}")
+    bad = found.bad_news if real is None else not is_as_foreseen(compared(found, real))
+    raise SystemExit(BAD if bad else GOOD)
+
+
+def _state(flags: dict[str, Any]) -> tuple[ClusterState, str]:
+    """The cluster, and the namespace of names without one."""
+    from sliceplane.kit.io.files import opened_lines
+    from sliceplane.lab.whatif.state import CannotTell, of_snapshot
+    from sliceplane.server.store.snapshot import LINE_BYTES_MAX
+
+    path: Path | None = flags["snapshot"]
+    if path is None:
+        return ask(flags["kubeconfig"], flags["context"], read_cluster, CannotTell, exit_code=NO_ANSWER)
+    try:
+        with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
+            return of_snapshot(lines, path.name, path.stat().st_mtime), "default"
+    except OSError as error:
+        raise CannotTell(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState, str]:
+    import asyncio
+    import time
+
+    from sliceplane.api.errors import StatusError
+    from sliceplane.api.requests import Selection
+    from sliceplane.api.scheme import Resource
+    from sliceplane.diagnose.io.lists import list_whole
+    from sliceplane.lab.whatif.state import READ, CannotTell, of_lists
+
+    async def listed(resource: Resource) -> list[bytes]:
+        try:
+            return await list_whole(client, Selection(resource))
+        except StatusError as error:
+            if error.code not in (401, 403):
+                raise
+            needed = ", ".join(item.plural for item in READ)
+            raise CannotTell(
+                f"the right to list {resource.plural} in all namespaces is missing; {needed} are read.  With a file of "
+                "'sliceplane snapshot save' from somebody who may: --snapshot FILE"
+            ) from error
+
+    bodies = await asyncio.gather(*map(listed, READ))
+    newest = (await client.list(Selection(READ[0]), limit=1)).resource_version
+    revision = int(newest) if newest.isdecimal() else 0
+    return of_lists(dict(zip(READ, bodies, strict=True)), revision, "as the cluster is now", time.time()), namespace
+
+
+def _clients(flags: dict[str, Any]) -> Clients:
+    from sliceplane.api.errors import StatusError
+    from sliceplane.api.selectors.grammar import parse_labels
+    from sliceplane.lab.whatif.picture import Clients
+
+    if flags["selector"] and flags["traffic"]:
+        raise click.UsageError("--clients and --traffic both say where clients are: leave one out")
+    try:
+        parse_labels(flags["selector"])
+    except StatusError as error:
+        raise click.BadParameter(str(error), param_hint="'--clients'") from error
+    return Clients(
+        selector=flags["selector"], traffic=_traffic(flags["traffic"]), connections=flags["connections"],
+        rate=_requests(flags, "rate"), capacity=_requests(flags, "capacity"),
+    )  # fmt: skip
+
+
+def _requests(flags: dict[str, Any], name: str) -> Fraction | None:
+    if name == "capacity" and flags[name] and not flags["rate"]:
+        raise click.UsageError("--capacity is compared with what Pods get: add --rate")
+    if not flags[name]:
+        return None
+    amount = _amount(flags[name], f"'--{name}'")
+    if not amount:
+        raise click.BadParameter("0 requests a second say nothing", param_hint=f"'--{name}'")
+    return amount
+
+
+def _traffic(text: str) -> dict[str, Fraction]:
+    if text.startswith("@"):
+        return _measured(text[1:])
+    traffic: dict[str, Fraction] = {}
+    for part in filter(None, text.split(",")):
+        zone, equals, share = part.strip().partition("=")
+        traffic[zone] = _amount(share, "'--traffic'") if equals and zone else Fraction(-1)
+        if traffic[zone] < 0:
+            raise click.BadParameter(f"{part!r} is not ZONE=SHARE; a file is @FILE", param_hint="'--traffic'")
+    if text and not sum(traffic.values()):
+        raise click.BadParameter("no zone has a share", param_hint="'--traffic'")
+    return traffic
+
+
+def _measured(name: str) -> dict[str, Fraction]:
+    from sliceplane.kit.io.files import read_text
+    from sliceplane.lab.whatif.traffic import BadTraffic, zones_of
+
+    try:
+        return zones_of(read_text(Path(name)))
+    except OSError as error:
+        raise click.BadParameter(f"cannot read {name}: {(error.strerror or str(error)).lower()}") from error
+    except (BadTraffic, RecursionError) as error:
+        raise click.BadParameter(f"{name}: {error}", param_hint="'--traffic'") from error
+
+
+def _amount(text: str, hint: str) -> Fraction:
+    try:
+        amount = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        amount = Fraction(-1)
+    if amount < 0:
+        raise click.BadParameter(f"{text!r} is no amount", param_hint=hint)
+    return amount
+
+
+def price_of(flags: dict[str, Any]) -> Price:
+    from sliceplane.lab.whatif.prediction import Price
+
+    amount, at, date = flags["price"].partition("@")
+    if not at or not date:
+        raise click.BadParameter("say of when the price is: 0.02@2026-11", param_hint="'--price'")
+    of = f"AWS, {date}" if flags["price"] == PRICE_DEFAULT else date
+    return Price(per_gb=_amount(amount, "'--price'"), of=of, gigabytes=_amount(flags["gigabytes"], "'--gigabytes'"))

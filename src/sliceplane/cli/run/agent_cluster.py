@@ -1,0 +1,147 @@
+"""``sliceplane agent grant`` and ``list``: what a cluster knows of agents, and what it lets them do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, note, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import ask, attempt, cluster_options, connect, namespace_option
+from sliceplane.cli.options import Command
+from sliceplane.cli.values import DurationType
+
+if TYPE_CHECKING:
+    from sliceplane.agent.io.listing import ListedAgent
+    from sliceplane.api.meta import Document
+    from sliceplane.watch.io.base import Client
+
+
+@click.command("grant", cls=Command, short_help="Print or apply a least-rights account for an agent.", examples=[
+    ("see what it may do", "sliceplane agent grant vm-1 --service web --cidr 192.0.2.0/24"),
+    ("make it, and a kubeconfig to copy to the machine",
+     "sliceplane agent grant vm-1 --service web --apply --out vm-1.kubeconfig"),
+])  # fmt: skip
+@click.argument("name", metavar="AGENT")
+@click.option("--service", "services", multiple=True, required=True, metavar="NAME", help="It may serve; repeatable.")
+@namespace_option()
+@click.option("--cidr", "cidrs", multiple=True, metavar="CIDR", help="Its addresses must be of these networks.")
+@click.option("--see-nodes", is_flag=True, help="It may ask whether nodes have followed its drain.")
+@click.option(
+    "--policy",
+    type=click.Choice(("auto", "always", "never")),
+    default="auto",
+    show_default=True,
+    help="With ValidatingAdmissionPolicies for its slices and its Lease; auto: if the server has that kind.",
+)
+@click.option("--apply", "applies", is_flag=True, help="Apply it, and print a kubeconfig instead.")
+@click.option(
+    "--out",
+    "out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="With --apply: write the kubeconfig to this new file, which only you can read.",
+)
+@click.option("--overwrite", is_flag=True, help="With --out: replace a file of that name.")
+@click.option("--duration", "duration_s", type=DurationType(), default="8760h", show_default=True,
+    help="Of the kubeconfig's token; servers may shorten it.")  # fmt: skip
+@cluster_options
+def grant(*, name: str, kubeconfig: Path | None, context: str | None, out: Path | None, **flags: Any) -> None:
+    """Print what an account for the agent AGENT needs: rights for its own Lease, its own slices and its Services.
+
+    With --apply the documents are applied, and a kubeconfig with a token of that account is printed, or written to
+    --out: for the machine on which 'sliceplane agent' is to run.
+    """
+    from sliceplane.agent.io.granting import NO_POLICY, Grant, NoGrant, apply_grant, serves_policies
+    from sliceplane.agent.io.own_files import readers_of_output
+
+    if out is not None and not flags["applies"]:
+        raise click.UsageError("--out is for --apply: without it no kubeconfig is made")
+    connection = attempt(lambda: connect(kubeconfig, context))
+    space = flags["namespace"] or connection.namespace
+    wanted = Grant(name, space, flags["services"], flags["cidrs"], flags["see_nodes"])
+    attempt(lambda: wanted.documents(with_policies=False), NoGrant, exit_code=64)
+    with_policies = flags["policy"] == "always"
+    remark = ""
+    if flags["policy"] == "auto":
+        with_policies = ask(kubeconfig, context, lambda client, _: serves_policies(client))
+        remark = "" if with_policies else NO_POLICY
+    if not flags["applies"]:
+        show(_printed(wanted.documents(with_policies=with_policies), remark), exit_code=NO_ANSWER)
+        return
+    if remark:
+        note(f"Note: {remark}")
+
+    async def work(client: Client, _: str) -> str:
+        return await apply_grant(client, connection, wanted, flags["duration_s"], with_policies=with_policies)
+
+    if out is None:
+        problem = readers_of_output(1)
+        if problem:
+            note(f"Warning: {problem}; write it with --out FILE, or run umask 077 first")
+        show(ask(kubeconfig, context, work, NoGrant).rstrip(), exit_code=NO_ANSWER)
+        return
+    _write(out, lambda: ask(kubeconfig, context, work, NoGrant), overwrite=flags["overwrite"])
+    note(f"{out}: the kubeconfig of agent {name}")
+
+
+def _write(out: Path, make: Callable[[], str], *, overwrite: bool) -> None:
+    """The file is there before a token is asked for: a token that cannot be kept would be lost."""
+    from sliceplane.agent.io.own_files import new_own
+
+    try:
+        with new_own(out, overwrite=overwrite) as file:
+            file.write(make().encode())
+    except FileExistsError:
+        fail(f"{out} is there already; replace it with --overwrite")
+    except OSError as error:
+        fail(f"cannot write {out}: {error.strerror or error}")
+
+
+def _printed(documents: tuple[Document, ...], remark: str) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump_all(documents, sort_keys=False).rstrip()
+    return f"# {remark}\n{text}" if remark else text
+
+
+@click.command("list", cls=Command, short_help="List agents and their endpoints, as the cluster knows them.", examples=[
+    ("every agent of the cluster", "sliceplane agent list -A"),
+])  # fmt: skip
+@namespace_option()
+@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@output_option
+@cluster_options
+def list_agents(
+    *, namespace: str, all_namespaces: bool, output: Form, kubeconfig: Path | None, context: str | None
+) -> None:
+    """List agents and their endpoints, as the cluster knows them, and why an endpoint is not ready.
+
+    RENEWED is the age of the last renewal by the agent's own clock.
+
+    Exit code 0: all are ready; 1: one is not, or no port of its Service leads to it; 2: cannot tell.
+    """
+    import time
+
+    from sliceplane.agent.io.listing import list_of
+    from sliceplane.kit.columns import notes, table
+
+    async def work(client: Client, default: str) -> tuple[ListedAgent, ...]:
+        return await list_of(client, "" if all_namespaces else namespace or default, time.time())
+
+    rows = ask(kubeconfig, context, work, exit_code=NO_ANSWER)
+
+    def text() -> str:
+        if not rows:
+            return "no agent is registered"
+        width = screen_width()
+        heads = ("AGENT", "SERVICE", "ADDRESS", "STATE", "RENEWED")
+        reasons = [row.reason for row in rows if row.reason]
+        return "\n".join((*table(heads, [row.cells() for row in rows], width=width), *notes(reasons, width)))
+
+    show(rendered(output, lambda: {"agents": [row.as_document() for row in rows]}, text), exit_code=NO_ANSWER)
+    if any(row.state != "passing" or row.why for row in rows):
+        raise SystemExit(BAD)

@@ -1,0 +1,246 @@
+"""``sliceplane controllers``: the controllers alone, against any API server, with upstream's flag names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import NO_ANSWER, note
+from sliceplane.cli.ask.discovery import check_slice_options, discovery_config, discovery_options, slice_options
+from sliceplane.cli.ask.recorder import flight_config, recorder_options
+from sliceplane.cli.ask.shadow import check_shadow_flags, run_shadow, shadow_options
+from sliceplane.cli.cluster import cluster_options, connect, limited_client, rate_options
+from sliceplane.cli.logs import Logs, log_options
+from sliceplane.cli.options import Command
+from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
+from sliceplane.cli.run.controller_choice import choose, controllers_option
+from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
+from sliceplane.cli.run.serving import gates_of
+from sliceplane.cli.values import DurationType, SwitchType
+
+if TYPE_CHECKING:
+    from sliceplane.controllers.endpointslice import EndpointSliceConfig
+    from sliceplane.controllers.io.standalone import OnceSummary, RecordingHere
+    from sliceplane.watch.controller.election import ElectionConfig
+    from sliceplane.watch.hosting.host import ControllerEntry
+    from sliceplane.watch.io.kubeconfig import Connection
+
+#: what KEP-0752 describes; the others are for an API server that runs without controllers
+DEFAULT_CONTROLLERS = ("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller")
+LEASE_NAME = "sliceplane-controllers"
+
+
+@click.command("controllers", cls=Command, examples=[
+    ("compare with what a cluster's own controller wrote", "sliceplane controllers --shadow --once"),
+    ("put EndpointSlices and Endpoints right, once", "sliceplane controllers --once --kubeconfig admin.kubeconfig"),
+])  # fmt: skip
+@cluster_options
+@controllers_option
+@shadow_options
+@click.option("--once", is_flag=True, help="Reconcile (or compare) everything, print a summary, exit.")
+@click.option("--once-timeout", type=DurationType(), default="5m", show_default=True, help="When --once gives up.")
+@click.option("--cleanup", is_flag=True,
+    help="Take away what reverse-mirror-controller made, and exit; as --once.")  # fmt: skip
+@click.option("--leader-elect", type=SwitchType(), is_flag=False, flag_value=True, default=True, show_default=True,
+    help="Work only while leading; false: work at once.")  # fmt: skip
+@click.option("--leader-elect-lease-duration", type=DurationType(), default="15s", show_default=True,
+    help="How long others look at an unchanged Lease before they take it.")  # fmt: skip
+@click.option("--leader-elect-renew-deadline", type=DurationType(), default="10s", show_default=True,
+    help="How long the leader works on without having renewed.")  # fmt: skip
+@click.option("--leader-elect-retry-period", type=DurationType(), default="2s", show_default=True,
+    help="Between two looks at the Lease.")  # fmt: skip
+@click.option("--leader-elect-resource-namespace", default="kube-system", show_default=True, metavar="NAMESPACE",
+    help="Where the Lease is.")  # fmt: skip
+@click.option("--leader-elect-resource-name", default=LEASE_NAME, show_default=True, metavar="NAME",
+    help="The Lease's name.")  # fmt: skip
+@discovery_options
+@slice_options
+@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
+@rate_options
+@monitoring_options
+@recorder_options(64)
+@log_options
+def command(
+    *,
+    kubeconfig: Path | None,
+    context: str | None,
+    chosen: str,
+    once: bool,
+    once_timeout: float,
+    cleanup: bool,
+    logs: Logs,
+    **flags: Any,
+) -> None:
+    """Run the controllers against any API server.
+
+    Beside a cluster's own kube-controller-manager, switch its controllers off first
+    (--controllers=*,-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller): two
+    writers of one set of objects undo each other's work.  With --shadow nothing is written: what a cluster's own
+    controller wrote is compared with what this one would, and the exit code of --once is 0 (the same), 1 (different) or
+    2 (trouble).
+
+    Prints one line, "ready leading" or "ready standby leader=ID"; with --once a summary.  Stops on SIGINT and
+    SIGTERM, and gives the Lease back.
+    """
+    from sliceplane.kit.io.pages import PageError
+    from sliceplane.watch.hosting.informers import CannotRead
+    from sliceplane.watch.io.base import Unreachable
+    from sliceplane.watch.io.kubeconfig import KubeconfigError
+
+    logs.begin()
+    if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):
+        raise click.UsageError("--cleanup is for --controllers=reverse-mirror-controller alone")
+    check_shadow_flags(chosen, flags, cleanup=cleanup)
+    entries = _entries(chosen, flags, cleanup=cleanup)
+    election = _election(flags)
+    try:
+        connection = connect(kubeconfig, context)
+        if flags["shadow"]:
+            raise SystemExit(run_shadow(connection, _slice_config(flags), flags, once_timeout if once else None))
+        if once or cleanup:
+            raise SystemExit(run(_once(connection, entries, flags, once_timeout)))
+        run(_serve(connection, entries, election, flags))
+    except (KubeconfigError, PageError, CannotRead, Unreachable) as error:
+        note(f"Error: {error}")
+        raise SystemExit(NO_ANSWER if flags["shadow"] else 1) from error
+
+
+def _slice_config(flags: dict[str, Any]) -> EndpointSliceConfig:
+    from sliceplane.controllers.io.heuristics import InstalledHeuristics
+
+    return discovery_config(flags, gates_of(flags["feature_gates"], ""), InstalledHeuristics().find).slices
+
+
+def _election(flags: dict[str, Any]) -> ElectionConfig | None:
+    """Raises ``click.UsageError`` for times that cannot work."""
+    if not flags["leader_elect"]:
+        return None
+    from sliceplane.watch.controller.election import ElectionConfig
+
+    try:
+        return ElectionConfig(
+            identity=f"{socket.gethostname()}_{os.urandom(8).hex()}",
+            name=flags["leader_elect_resource_name"],
+            namespace=flags["leader_elect_resource_namespace"],
+            lease_duration_s=flags["leader_elect_lease_duration"],
+            renew_deadline_s=flags["leader_elect_renew_deadline"],
+            retry_period_s=flags["leader_elect_retry_period"],
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[ControllerEntry, ...]:
+    """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
+    from sliceplane.controllers.io.catalogue import default_controllers, reverse_mirror
+    from sliceplane.controllers.io.heuristics import InstalledHeuristics
+
+    gates = gates_of(flags["feature_gates"], "")
+    check_slice_options(flags, gates)
+    config = discovery_config(flags, gates, InstalledHeuristics().find)
+    # The reverse mirror runs for who asks for it by name, never by ``*``.
+    return choose(
+        chosen, lambda: (*default_controllers(config), reverse_mirror(cleanup=cleanup)), defaults=DEFAULT_CONTROLLERS
+    )
+
+
+async def _serve(
+    connection: Connection,
+    entries: tuple[ControllerEntry, ...],
+    election: ElectionConfig | None,
+    flags: dict[str, Any],
+) -> None:
+    """Until a signal."""
+    from contextlib import AsyncExitStack
+
+    from sliceplane.controllers.io.standalone import Standalone
+    from sliceplane.watch.io.http import HttpClient
+
+    stop = asyncio.Event()
+    on_stop_signal(stop.set)
+    spare_descriptors()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(limited_client(connection, flags))
+        elector = await stack.enter_async_context(HttpClient(connection, field_manager="sliceplane-controllers"))
+        controllers = Standalone(client, entries, election, election_client=elector, recording=_recording(flags))
+        sources = (controllers.samples, client.metrics.families)
+        await serve_monitoring(stack, flags, controllers.pages(), sources, controllers.staleness_s)
+        running = asyncio.create_task(controllers.run())
+        saying = asyncio.create_task(_say_ready(controllers.wait_ready()))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                await running  # it ends only by a fault of ours, which shall be seen
+        finally:
+            for task in (running, saying, stopping):
+                task.cancel()
+            await asyncio.gather(running, saying, stopping, return_exceptions=True)
+
+
+def _recording(flags: dict[str, Any]) -> RecordingHere | None:
+    from sliceplane.controllers.io.heuristics import InstalledHeuristics
+    from sliceplane.controllers.io.settings import settings_of
+    from sliceplane.controllers.io.standalone import RecordingHere
+
+    flight = flight_config(flags)
+    config = discovery_config(flags, gates_of(flags["feature_gates"], ""), InstalledHeuristics().find)
+    return RecordingHere(flight, settings_of(config)) if flight.size_bytes else None
+
+
+async def _say_ready(waiting: Any) -> None:
+    say_ready(await waiting)
+
+
+async def _once(
+    connection: Connection, entries: tuple[ControllerEntry, ...], flags: dict[str, Any], timeout_s: float
+) -> int:
+    """The exit code: 0 if everything is as it should be."""
+    from sliceplane.controllers.io.standalone import reconcile_once
+
+    stop = asyncio.Event()
+    on_stop_signal(stop.set)
+    spare_descriptors()
+    async with limited_client(connection, flags) as client:
+        reconciling = asyncio.create_task(reconcile_once(client, entries, timeout_s=timeout_s))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not reconciling.done():
+                note("Error: interrupted before everything was reconciled")
+                return 1
+            summary = reconciling.result()
+            say(summary_text(summary))
+            return 1 if summary.unfinished else 0
+        finally:
+            for task in (reconciling, stopping):
+                task.cancel()
+            await asyncio.gather(reconciling, stopping, return_exceptions=True)
+
+
+def summary_text(summary: OnceSummary) -> str:
+    """What ``--once`` prints."""
+    informers = summary.status.informers
+    read = ", ".join(
+        f"{informer.objects} {informer.watched.resource.plural}" for informer in informers if informer.synced
+    )
+    lines = [f"read {read or 'nothing'}"]
+    for informer in informers:
+        if not informer.synced:
+            # That no object was read does not mean that there is none.
+            why = f": {informer.error[0]}" if informer.error is not None else ""
+            lines.append(f"NOT read {informer.watched.resource.plural}{why}")
+    for controller in summary.status.controllers:
+        tally = controller.tally
+        lines.append(f"{controller.name}: {tally.jobs} jobs, {tally.writes} writes, {tally.failed_jobs} failed")
+    writes = sum(controller.tally.writes for controller in summary.status.controllers)
+    if summary.unfinished:
+        lines.append(f"NOT reconciled after {summary.seconds:.1f} s: {', '.join(summary.unfinished)} would go on")
+    else:
+        lines.append(f"reconciled in {summary.seconds:.1f} s with {writes} writes")
+    return "\n".join(lines)

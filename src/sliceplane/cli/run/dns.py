@@ -1,0 +1,196 @@
+"""``sliceplane dns``: a cluster's names, from its Services and EndpointSlices."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from sliceplane.cli.answers import note, show
+from sliceplane.cli.cluster import ask, cluster_options, connect
+from sliceplane.cli.logs import Logs, log_options
+from sliceplane.cli.options import Command, CommandGroup
+from sliceplane.cli.process import on_stop_signal, require, run, say_ready, spare_descriptors
+from sliceplane.cli.run.dns_options import (
+    answer_config,
+    client_options,
+    forward_flags,
+    forward_options,
+    listen_option,
+    zone_config,
+    zone_options,
+)
+from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
+from sliceplane.cli.values import DurationType, SwitchType
+
+if TYPE_CHECKING:
+    from sliceplane.diagnose.io.names import LookedUp
+    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.kubeconfig import Connection
+
+#: of "dns query": there is such a record; there is none; it could not be found out
+_THERE_IS_NONE: Final = 1
+_NO_ANSWER: Final = 2
+
+
+@click.group("dns", cls=CommandGroup, invoke_without_command=True, examples=[
+    ("the names of the kubeconfig's cluster, on this machine", "sliceplane dns --listen 127.0.0.1:5300"),
+    ("and then", "dig @127.0.0.1 -p 5300 kubernetes.default.svc.cluster.local"),
+])  # fmt: skip
+@listen_option
+@zone_options
+@client_options
+@forward_options
+@click.option("--selector", default="", metavar="SELECTOR", help="Names of Services with these labels alone.")
+@click.option("--user", default="", metavar="NAME", help="Who to be once the port is bound (if started as root).")
+@click.option("--shutdown-delay", type=DurationType(), default="0s", show_default=True,
+    help="Answer on for so long after a signal, and be not ready.")  # fmt: skip
+@click.option("--reuse-port", is_flag=True,
+    help="Listen beside another one that was started so, which takes over or is taken over from.")  # fmt: skip
+@click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=False, show_default=True,
+    help="Tell in a Lease of this machine which EndpointSlices are answered: drains wait for it.")  # fmt: skip
+@cluster_options
+@monitoring_options
+@log_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    listen: tuple[tuple[str, int], ...],
+    user: str,
+    shutdown_delay: float,
+    kubeconfig: Path | None,
+    context: str | None,
+    logs: Logs,
+    **flags: Any,
+) -> None:
+    """Answer the names of Services and their endpoints (Kubernetes DNS specification 1.1.0).
+
+    Prints one line, "ready ADDRESS:PORT ...", once everything is read; until then it answers SERVFAIL.  An answer is
+    never older than what the API server told; there is no cache in front of the zone.  Stops on SIGINT and SIGTERM.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from sliceplane.dns.io.sockets import ListenError
+    from sliceplane.kit.io.pages import PageError
+    from sliceplane.watch.io.kubeconfig import KubeconfigError
+
+    require("structlog", "prometheus_client")
+    logs.begin()
+    try:
+        run(_serve(connect(kubeconfig, context), listen, flags | {"user": user, "shutdown_delay": shutdown_delay}))
+    except (KubeconfigError, ListenError, PageError) as error:
+        note(f"Error: {error}")
+        raise SystemExit(1) from error
+
+
+async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], flags: dict[str, Any]) -> None:
+    """Until a signal.  Raises ``ListenError`` and ``PageError``."""
+    import asyncio
+    import time
+
+    from sliceplane.dns.io.service import Resolver, watches
+    from sliceplane.kit.rng import Rng
+    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.reflect import loop_clock
+
+    stop = asyncio.Event()
+    on_stop_signal(stop.set)
+    spare_descriptors()
+    own = tuple(address for address, _ in listen if address not in ("0.0.0.0", "::"))
+    zone = zone_config(flags, addresses=own)
+    clock = loop_clock(time.time())
+    resolver = Resolver(zone, answer_config(flags), clock=clock, forward=forward_flags(flags))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(resolver.close)
+        # Where another server answers at the port, this one comes beside it with answers, not with SERVFAIL.
+        takes_over = flags["reuse_port"] and not flags["user"]
+        if not takes_over:
+            listening = await resolver.listen(listen, shared=flags["reuse_port"])
+        await serve_monitoring(stack, flags, resolver.pages(), [resolver.metrics.families], resolver.staleness_s)
+        become(flags["user"])
+        client = await stack.enter_async_context(HttpClient(connection))
+        tells = socket.gethostname().lower() if flags["progress_lease"] else ""
+        rng = Rng(time.time_ns())
+        selections = watches(zone, flags["selector"])
+        following = asyncio.create_task(resolver.follow(client, rng, selections, tells=tells))
+        stopping = asyncio.create_task(stop.wait())
+        readying = asyncio.create_task(resolver.wait_ready())
+        try:
+            await asyncio.wait({following, stopping, readying}, return_when=asyncio.FIRST_COMPLETED)
+            if readying.done():
+                if takes_over:
+                    listening = await resolver.listen(listen, shared=True)
+                _say_ready(listening)
+                await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                await following  # a fault of ours shall be seen
+            resolver.stopping = True
+            await asyncio.sleep(flags["shutdown_delay"])
+        finally:
+            for task in (following, stopping, readying):
+                task.cancel()
+            await asyncio.gather(following, stopping, readying, return_exceptions=True)
+
+
+def _say_ready(listening: tuple[tuple[str, int], ...]) -> None:
+    say_ready(" ".join(f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address, port in listening))
+
+
+def become(user: str) -> None:
+    """Lets root's rights go; "" keeps them.  Raises ``click.UsageError`` where there is no such user."""
+    if not user:
+        return
+    import pwd
+
+    try:
+        entry = pwd.getpwnam(user)
+        os.setgroups([])
+        os.setgid(entry.pw_gid)
+        os.setuid(entry.pw_uid)
+    except KeyError as error:
+        raise click.UsageError(f"--user: there is no user {user!r} on this machine") from error
+    except PermissionError as error:
+        raise click.UsageError(f"--user: only root can become {user!r}") from error
+
+
+@command.command("query", cls=Command, short_help="Answer one name, and tell why.", examples=[
+    ("why a name leads where it does", "sliceplane dns query --why kubernetes.default"),
+    ("what a client in another zone gets", "sliceplane dns query --client 10.1.2.3 peers.default A"),
+])  # fmt: skip
+@click.argument("name")
+@click.argument("kind", metavar="[TYPE]", default="A")
+@click.option("--client", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Who asks.")
+@click.option("--why", is_flag=True, help="Say what the answer is made of.")
+@zone_options
+@cluster_options
+def query(
+    *, name: str, kind: str, client: str, why: bool, kubeconfig: Path | None, context: str | None, **flags: Any
+) -> None:
+    """Tell what NAME leads to, from the cluster's objects as they are now: no name server is asked.
+
+    A NAME without a dot at its end is looked up as a Pod of the kubeconfig's namespace would.
+
+    Exit code 0: there is a record; 1: there is none; 2: it could not be found out, as where a right is missing.
+    """
+    from sliceplane.dns.wire import TYPE_NAMES
+
+    numbers = {text: number for number, text in TYPE_NAMES.items()}
+    if kind.upper() not in numbers:
+        raise click.UsageError(f"{kind!r} is no type of records: A, AAAA, SRV, PTR, CNAME, TXT, NS or SOA")
+
+    async def work(http: HttpClient, namespace: str) -> LookedUp:
+        from sliceplane.diagnose.io.names import looked_up
+
+        return await looked_up(
+            http, zone_config(flags), name, numbers[kind.upper()], client=client, namespace=namespace, show=show,
+            why=why,
+        )  # fmt: skip
+
+    answer = ask(kubeconfig, context, work, exit_code=_NO_ANSWER)
+    raise SystemExit(0 if answer.has_record else _NO_ANSWER if answer.is_unknown else _THERE_IS_NONE)

@@ -1,0 +1,47 @@
+"""Health pages and metrics of a command that is no API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.options import with_options
+from sliceplane.cli.values import ListenType
+
+if TYPE_CHECKING:
+    from sliceplane.kit.io.pages import PageMaker
+    from sliceplane.kit.metrics import Family
+
+Source = Callable[[], "tuple[Family, ...]"]
+
+
+monitoring_options = with_options(
+    click.option("--healthz-bind-address", type=ListenType(), default=None,
+        help="Serve /healthz, /livez and /readyz there.  [default: off]"),
+    click.option("--metrics-bind-address", type=ListenType(), default=None,
+        help="Serve /metrics there, and the health pages too.  [default: off]"),
+)  # fmt: skip
+
+
+async def serve_monitoring(
+    stack: AsyncExitStack,
+    flags: dict[str, Any],
+    pages: Mapping[str, PageMaker],
+    sources: Sequence[Source],
+    staleness_s: Callable[[], float],
+) -> None:
+    """Until *stack* ends.  Raises ``kit.io.pages.PageError``."""
+    from sliceplane.controllers.io.monitoring import metrics_page
+    from sliceplane.kit.io.pages import serve_pages
+
+    health = flags["healthz_bind_address"]
+    metrics = flags["metrics_bind_address"]
+    all_pages = {**pages, "/metrics": metrics_page(sources, staleness_s)}
+    served = {health: pages} if health is not None else {}
+    if metrics is not None:
+        served[metrics] = all_pages
+    for listen, shown in served.items():
+        await stack.enter_async_context(serve_pages(shown, *listen))

@@ -1,0 +1,316 @@
+"""``sliceplane proxy``: the node proxy alone, beside any API server, with upstream's flag names."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from sliceplane.cli.answers import note
+from sliceplane.cli.ask.recorder import flight_config, recorder_options
+from sliceplane.cli.cluster import cluster_options, connect
+from sliceplane.cli.logs import Logs, log_options
+from sliceplane.cli.options import CommandGroup
+from sliceplane.cli.process import on_stop_signal, require, say_ready, spare_descriptors
+from sliceplane.cli.run.dns_options import DomainType
+from sliceplane.cli.run.proxy_flags import drain_port_option, flag, given_by, proxy_options, used
+from sliceplane.cli.run.proxy_render import command as render
+from sliceplane.cli.run.serving import gates_of
+from sliceplane.cli.values import DurationType, ListenType, SwitchType
+
+if TYPE_CHECKING:
+    from sliceplane.api.gates import Gates
+    from sliceplane.dns.io.service import Resolver
+    from sliceplane.node.configuration.fields import Mode
+    from sliceplane.node.configuration.settings import Given, ProxySettings
+    from sliceplane.node.io.config import ConfigFile
+    from sliceplane.node.io.node_proxy import NodeProxy
+    from sliceplane.watch.io.flight import FlightConfig
+    from sliceplane.watch.io.kubeconfig import Connection
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group("proxy", cls=CommandGroup, invoke_without_command=True, examples=[
+    ("rules for this node of a cluster", "sudo sliceplane proxy --kubeconfig node.kubeconfig"),
+    ("take them away again", "sudo sliceplane proxy --cleanup"),
+])  # fmt: skip
+@click.option("--config", type=_FILE, help="A KubeProxyConfiguration; flags that it has fields for are not used then.")
+@click.option("--write-config-to", type=_FILE, help="Write the configuration there, with all that it does not say.")
+@cluster_options
+@click.option("--master", default="", metavar="URL", help="The API server, if not the one of the kubeconfig.")
+@click.option("--hostname-override", default="", metavar="NODE", help="This node's name.  [default: the host name]")
+@click.option("--register-node", is_flag=True,
+    help="Create this machine's Node, where no kubelet does, and keep it Ready.")  # fmt: skip
+@click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
+@click.option("--cleanup", is_flag=True, help="Take our rules away and exit.")
+@click.option("--init-only", is_flag=True, help="Look whether rules can be written, set up conntrack, and exit.")
+@click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=True, show_default=True,
+    help="Tell in a Lease of this node which EndpointSlices the kernel holds.")  # fmt: skip
+@drain_port_option
+@click.option("--dns", type=ListenType(), default=None, metavar="ADDRESS:PORT",
+    help="Answer the names of Services there, for the clients of this node.  [default: off]")  # fmt: skip
+@click.option("--cluster-domain", type=DomainType(), multiple=True, default=("cluster.local",), metavar="NAME",
+    show_default=True, help="Of --dns: the zone of the cluster's names.")  # fmt: skip
+@click.option("--healthz-api-timeout", type=DurationType(), default="600ms", show_default=True,
+    help="Not healthy if the API server takes longer to answer; 0: it is not asked.")  # fmt: skip
+@proxy_options
+@click.option("--emulated-version", default="", metavar="RELEASE",
+    help="The Kubernetes release whose feature gates count.")  # fmt: skip
+@recorder_options(4)
+@log_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    write_config_to: Path | None,
+    context: str | None,
+    master: str,
+    hostname_override: str,
+    register_node: bool,
+    netns: str,
+    cleanup: bool,
+    init_only: bool,
+    progress_lease: bool,
+    drain_port: int,
+    dns: tuple[str, int] | None,
+    cluster_domain: tuple[str, ...],
+    healthz_api_timeout: float,
+    recorder_size: int,
+    recordings: Path | None,
+    logs: Logs,
+    **flags: Any,
+) -> None:
+    """Run the node proxy: rules in the kernel that lead Services to their endpoints.
+
+    Prints one line, "ready node=NODE ...", after the first rules are written and its watches are open.  Stops on SIGINT
+    and SIGTERM and leaves the rules, so that traffic goes on; --cleanup takes them away.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from sliceplane.dns.io.sockets import ListenError
+    from sliceplane.kit.io.pages import PageError
+    from sliceplane.node.io.config import ConfigError, written
+    from sliceplane.node.io.kernel.backend import KernelError
+    from sliceplane.node.io.kernel.modes import backend_of
+    from sliceplane.node.io.kernel.sysctls import SysctlError
+    from sliceplane.node.io.setup import prepare
+    from sliceplane.watch.io.kubeconfig import KubeconfigError, load_for
+
+    require("structlog", "prometheus_client")
+    logs.begin()
+    if hostname_override and not hostname_override.strip():
+        raise click.UsageError("--hostname-override: must not be empty")
+    try:
+        chosen = _chosen(flags)
+        if write_config_to is not None:
+            written(write_config_to, chosen.given)
+            return
+        settings = chosen.settings
+        if cleanup:
+            asyncio.run(_cleanup(settings, netns))
+            return
+        if init_only:
+            asyncio.run(prepare(backend_of(settings.mode, netns), settings, netns))
+            return
+        kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
+        process = _Process(
+            node_name=(hostname_override or settings.hostname_override or socket.gethostname()).strip().lower(),
+            netns=netns,
+            chosen=chosen,
+            tells=progress_lease,
+            registers=register_node,
+            drain_port=drain_port,
+            dns=dns,
+            domains=cluster_domain,
+            api_timeout_s=healthz_api_timeout,
+            flight=flight_config({"recorder_size": recorder_size, "recordings": recordings}),
+        )
+        connection = load_for(master, kubeconfig, context=context) if master else connect(kubeconfig, context)
+        asyncio.run(_serve(connection, process))
+    except (KernelError, KubeconfigError, PageError, ConfigError, SysctlError, ListenError) as error:
+        for line in str(error).splitlines():
+            note(f"Error: {line}")
+        raise SystemExit(1) from error
+
+
+command.add_command(render)
+
+
+class _Chosen(msgspec.Struct, frozen=True):
+    """What file and flags amount to."""
+
+    given: Given
+    settings: ProxySettings
+    gates: Gates
+    file: ConfigFile | None
+
+
+class _Process(msgspec.Struct, frozen=True):
+    node_name: str
+    netns: str
+    chosen: _Chosen
+    #: the Lease of this node is kept
+    tells: bool
+    registers: bool
+    drain_port: int
+    #: where names are answered
+    dns: tuple[str, int] | None
+    domains: tuple[str, ...]
+    api_timeout_s: float
+    flight: FlightConfig
+
+
+def _chosen(flags: dict[str, Any]) -> _Chosen:
+    """Raises ``click.UsageError`` and ``ConfigError``."""
+    from sliceplane.kit.io.log import get_logger
+    from sliceplane.node.configuration.settings import settings_of
+    from sliceplane.node.io.config import load_config
+
+    path = flags.pop("config")
+    emulated = flags.pop("emulated_version")
+    gates = gates_of(flags["feature_gates"], emulated)
+    if path is None:
+        given = given_by(flags, gates)
+        return _Chosen(given, settings_of(given, listen_by_default=False), gates, None)
+    file = load_config(path, release=gates.release)
+    log = get_logger("node-proxy")
+    for remark in file.notes:
+        log.warning("about the configuration file", note=remark)
+    for name in used(flags):
+        log.warning("a flag is not used: with --config the file decides", flag=flag(name))
+    settings = settings_of(file.given, listen_by_default=True)
+    return _Chosen(file.given, settings, gates_of(settings.feature_gates, emulated), file)
+
+
+async def _cleanup(settings: ProxySettings, netns: str) -> None:
+    from sliceplane.node.io.kernel import own_interface
+    from sliceplane.node.io.kernel.backend import KernelError
+    from sliceplane.node.io.kernel.modes import clean_up
+    from sliceplane.node.io.kernel.netns import within
+    from sliceplane.node.io.node_proxy import available_families
+
+    await clean_up(settings.mode, available_families(), netns)
+    try:
+        await within(netns, own_interface.remove)
+    except OSError as error:
+        raise KernelError("rejected", str(error)) from error
+
+
+async def _serve(connection: Connection, process: _Process) -> None:
+    """Until a signal.  Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it;
+    ``ConfigError`` when the file has changed."""
+    from sliceplane.api.requests import Selection
+    from sliceplane.api.scheme import Namespaces
+    from sliceplane.kit.rng import Rng
+    from sliceplane.node.io.own_node import OwnNode
+    from sliceplane.node.io.setup import running_proxy
+    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.reflect import loop_clock
+
+    stop = asyncio.Event()
+    on_stop_signal(stop.set)
+    spare_descriptors()
+    settings = process.chosen.settings
+    client = HttpClient(connection)
+    own_node = OwnNode(process.node_name, client, time.time, process.netns)
+    async with (
+        client,
+        _listening(process) as names,
+        own_node.registered() if process.registers else nullcontext(),
+        running_proxy(
+            process.node_name,
+            settings,
+            client,
+            netns=process.netns,
+            gates=process.chosen.gates,
+            clock=loop_clock(time.time()),
+            rng=Rng(time.time_ns()),
+            api_timeout_s=process.api_timeout_s,
+            reports_progress=process.tells,
+            drain_port=process.drain_port,
+            flight=process.flight,
+            beside=names,
+        ) as (proxy, following),
+    ):
+        ending = {following, asyncio.create_task(stop.wait())}
+        if process.chosen.file is not None:
+            ending.add(asyncio.create_task(_changed(process.chosen.file, process.chosen.gates)))
+        if names is not None:
+            ending.add(asyncio.create_task(names.follow(client, Rng(time.time_ns()), (Selection(Namespaces),))))
+        beside = {
+            asyncio.create_task(_say_ready(proxy, process.node_name)),
+            asyncio.create_task(_tidy(proxy, settings.mode, process.netns)),
+        }
+        try:
+            ended, _ = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                await task  # a fault of ours shall be seen, and that the file has changed
+        finally:
+            for task in ending | beside:
+                task.cancel()
+            await asyncio.gather(*ending, *beside, return_exceptions=True)
+
+
+async def _changed(file: ConfigFile, gates: Gates) -> None:
+    """Ends, with an error, when the file is another one; SIGHUP makes it look at once."""
+    from sliceplane.node.io.config import ConfigError, changed
+
+    look = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, look.set)
+    await changed(file, look, release=gates.release)
+    raise ConfigError(f"{file.path} has changed: start again to use it")
+
+
+@asynccontextmanager
+async def _listening(process: _Process) -> AsyncIterator[Resolver | None]:
+    """The node's name server, if it is to have one.  Every client is one of this node, so it is known where it is.
+    Raises ``ListenError``."""
+    if process.dns is None:
+        yield None
+        return
+    from sliceplane.dns.clients import AnswerConfig
+    from sliceplane.dns.io.service import Resolver
+    from sliceplane.dns.io.sockets import ListenError
+    from sliceplane.dns.io.upstream import ForwardFlags
+    from sliceplane.dns.view import ZoneConfig
+    from sliceplane.node.io.kernel import own_interface
+    from sliceplane.node.io.kernel.netns import within
+    from sliceplane.watch.io.reflect import loop_clock
+
+    zone = ZoneConfig(domains=process.domains, addresses=(process.dns[0],), place=process.node_name)
+    forward = ForwardFlags(forward=("/etc/resolv.conf",))
+    resolver = Resolver(zone, AnswerConfig(forwards=True), clock=loop_clock(time.time()), forward=forward)
+    try:
+        try:
+            await within(process.netns, partial(own_interface.ensure, process.dns[0]))
+            await resolver.listen((process.dns,), partial(within, process.netns))
+        except OSError as error:
+            raise ListenError(f"--dns: {error}") from error
+        yield resolver
+    finally:
+        await resolver.close()
+
+
+async def _tidy(proxy: NodeProxy, mode: Mode, netns: str) -> None:
+    from sliceplane.node.io.kernel.modes import remove_leftovers
+    from sliceplane.node.io.node_proxy import available_families
+
+    await proxy.wait_ready()
+    await remove_leftovers(mode, available_families(), netns)
+
+
+async def _say_ready(proxy: NodeProxy, node_name: str) -> None:
+    await proxy.wait_ready(following=True)
+    counts = " ".join(f"{family.lower()}-services={services}" for family, (services, _) in proxy.counts().items())
+    say_ready(f"node={node_name} {counts}")

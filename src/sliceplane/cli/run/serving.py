@@ -1,0 +1,269 @@
+"""What the serving commands share: their flags, and the life of a process from flags to exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import shlex
+from collections.abc import Callable, Sequence
+from ipaddress import ip_network
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import note
+from sliceplane.cli.ask.recorder import flight_config, recorder_options
+from sliceplane.cli.logs import Logs, log_options
+from sliceplane.cli.options import with_options
+from sliceplane.cli.process import is_journal, on_stop_signal, run, say, say_ready, spare_descriptors
+from sliceplane.cli.run.access import access_options, with_access
+from sliceplane.cli.run.etcd import etcd_options, with_etcd
+from sliceplane.cli.values import AddressType, DurationType
+
+if TYPE_CHECKING:
+    from sliceplane.api.gates import Gates
+    from sliceplane.api.scheme import Resource
+    from sliceplane.diagnose.page.io.login_door import LoginDoor
+    from sliceplane.server.io.config import PlaneConfig
+    from sliceplane.server.io.plane import ServerPlane
+    from sliceplane.watch.io.service import PlaneService
+
+
+class ServiceRangeType(click.ParamType[tuple[str, ...]]):
+    """One CIDR, or two of different families separated by a comma; the first is the primary family."""
+
+    name = "cidr[,cidr]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        networks = []
+        for text in str(value).split(","):
+            try:
+                networks.append(ip_network(text.strip()))
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+        if len(networks) > 2 or len({network.version for network in networks}) != len(networks):
+            self.fail("at most one range of each IP family", param, ctx)
+        for network in networks:
+            if network.num_addresses < 8:
+                self.fail(f"{network} is too small: at least 8 addresses are needed", param, ctx)
+        return tuple(str(network) for network in networks)
+
+
+class RuntimeConfigType(click.ParamType["tuple[Resource, ...]"]):
+    """The resources that are served."""
+
+    name = "key=bool,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Resource, ...]:
+        if isinstance(value, tuple):
+            return value
+        from sliceplane.server.registry.config import served_resources
+
+        try:
+            return served_resources(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def gates_of(feature_gates: str, emulated_version: str) -> Gates:
+    """The gates of the two flags.  Raises ``click.BadParameter``."""
+    from sliceplane.api.gates import NEWEST, Gates, parse_release
+
+    try:
+        release = parse_release(emulated_version) if emulated_version else NEWEST
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--emulated-version'") from error
+    try:
+        return Gates.parse(feature_gates, release)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--feature-gates'") from error
+
+
+#: the flags that every command with an API server has
+serving_options = with_options(
+    click.option("--bind-address", type=AddressType(), default="127.0.0.1", show_default=True,
+        help="IP to listen on."),
+    click.option("--secure-port", type=click.IntRange(0, 65535), default=6443, show_default=True,
+        help="Port to serve HTTPS on; 0 picks a free one."),
+    click.option("--data-dir", default="", metavar="PATH",
+        help="Folder for everything that is kept; 'memory:' keeps nothing.  [default: $XDG_DATA_HOME/sliceplane, "
+        "else ~/.local/share/sliceplane]"),
+    click.option("--service-cluster-ip-range", type=ServiceRangeType(), default="10.96.0.0/16,fd00:10:96::/112",
+        show_default=True,
+        help="Ranges for Service IPs, at most one of each family; the first is the primary family."),
+    click.option("--history-keep", type=DurationType(), default="5m", show_default=True,
+        help="How long old revisions are kept for watches and paged lists; less under a storm of writes."),
+    click.option("--quota-backend-bytes", type=click.IntRange(1), default=2 * 1024**3, show_default=True,
+        metavar="BYTES", help="Bytes of all objects together, which namespaces share; what would add more is refused."),
+    click.option("--audit-log-path", type=click.Path(dir_okay=False, path_type=Path),
+        help="File for one JSON line per stage of every request (audit.k8s.io/v1, Metadata).  [default: none]"),
+    click.option("--audit-log-maxsize", type=click.IntRange(1), default=100, show_default=True, metavar="MEGABYTES",
+        help="Size at which the audit log is renamed and begun anew."),
+    click.option("--audit-log-maxbackup", type=click.IntRange(0), default=10, show_default=True,
+        help="How many renamed audit logs are kept; 0 keeps all."),
+    click.option("--runtime-config", type=RuntimeConfigType(), default="", metavar="KEY=BOOL,...",
+        help="API versions to switch on, such as discovery.k8s.io/v1beta1=true."),
+    click.option("--topology-storage", type=click.Choice(("field", "annotation")), default="field",
+        show_default=True, help="Where slices keep the topology that clients of v1beta1 write."),
+    click.option("--feature-gates", default="", metavar="NAME=BOOL,...",
+        help="Features to switch on or off, such as TopologyAwareHints=false."),
+    click.option("--emulated-version", default="", metavar="MAJOR.MINOR",
+        help="The Kubernetes release whose feature gates count.  [default: the newest]"),
+    click.option("--ui", is_flag=True,
+        help="Show the cluster in a browser, too, at /ui/ of this server, to users who log in with the link that is "
+        "printed (once, within 5 minutes), a token or a client certificate."),
+    log_options,
+    recorder_options(64),
+    etcd_options,
+    access_options,
+)  # fmt: skip
+
+
+def plane_config(flags: dict[str, Any], gates: Gates) -> PlaneConfig:
+    """What *flags* (among others the values of ``serving_options``) ask for."""
+    from sliceplane.server.io.audit.log import AuditConfig
+    from sliceplane.server.io.config import PlaneConfig
+
+    audit = None
+    if flags["audit_log_path"] is not None:
+        audit = AuditConfig(
+            path=flags["audit_log_path"],
+            size_max=flags["audit_log_maxsize"] * 1024 * 1024,
+            backups_max=flags["audit_log_maxbackup"],
+        )
+    config = PlaneConfig(
+        bind_address=flags["bind_address"],
+        secure_port=flags["secure_port"],
+        data_dir=flags["data_dir"],
+        service_cidrs=flags["service_cluster_ip_range"],
+        history_keep_s=flags["history_keep"],
+        object_bytes_max=flags["quota_backend_bytes"],
+        audit=audit,
+        served=flags["runtime_config"],
+        topology_storage=flags["topology_storage"],
+        flight=flight_config(flags),
+        gates=gates,
+    )
+    return with_etcd(with_access(config, flags), flags)
+
+
+def serve(
+    config: Callable[[], PlaneConfig],
+    services: Callable[[], tuple[PlaneService, ...]],
+    *,
+    logs: Logs,
+    ui: bool,
+    notes: tuple[str, ...] = (),
+    stays: Sequence[str] = (),
+) -> None:
+    """Run a plane until a signal asks it to stop; exits with code 1 and one sentence if it cannot start.
+
+    *config* and *services* are called after the flags are known to be good, so that what they import is not paid
+    for by ``--help`` and usage errors.  *notes*: further lines for a person, when it is ready.  *stays*: what else the
+    plane leaves behind, told with what it keeps.
+    """
+    from sliceplane.kit.io.free_memory import bound_heap
+    from sliceplane.kit.io.start_error import StartError
+
+    bound_heap()
+    logs.begin()
+    try:
+        plane, door = _plane(config(), services(), ui=ui)
+        run(_run(plane, door, notes=notes, stays=stays))
+    except StartError as error:
+        note(f"Error: {error}")
+        raise SystemExit(1) from error
+
+
+def _plane(
+    config: PlaneConfig, services: tuple[PlaneService, ...], *, ui: bool
+) -> tuple[ServerPlane, LoginDoor | None]:
+    """Returns the plane, and the door of its page if *ui*."""
+    from sliceplane.server.io.plane import ServerPlane
+
+    if not ui:
+        return ServerPlane(config, services), None
+    from sliceplane.cli.ask.ui_what_if import foreseen
+    from sliceplane.diagnose.page.io.login_door import LoginDoor
+
+    door = LoginDoor(foreseen)
+    door.plane = ServerPlane(config, (*services, door), around=door.around)
+    return door.plane, door
+
+
+def _browser_lines(door: LoginDoor) -> tuple[str, ...]:
+    """Returns the URL of the page, with a link that logs in unless the line would be kept in a log."""
+    from sliceplane.server.io.keys.pki import ADMIN_NAME
+
+    if is_journal():
+        return (f"  in a browser:         {door.plane.url}/ui/",)
+    return (f"  in a browser:         {door.link()}", f"{'':24}logs in once, as {ADMIN_NAME}, within 5 minutes")
+
+
+def next_steps(kubeconfig: Path, kept: Sequence[str]) -> tuple[str, ...]:
+    """Returns commands for a person; they follow the line that programs wait for.  *kept*: ``_kept``."""
+    return (
+        f"  in another terminal:  export KUBECONFIG={shlex.quote(str(kubeconfig))}",
+        "  and then:             kubectl get services,endpointslices --all-namespaces",
+        f"  to stop:              Ctrl-C; {kept[0]}",
+        *(f"{'':24}{sentence}" for sentence in kept[1:]),
+    )
+
+
+def _kept(plane: ServerPlane, stays: Sequence[str]) -> tuple[str, ...]:
+    """Clauses that tell what is left when the plane has stopped."""
+    from sliceplane.server.io.datadir import MEMORY
+
+    is_gone = plane.config.data_dir == MEMORY
+    of_data = "all that was written is gone" if is_gone else f"what was written stays in {plane.kubeconfig.parent}"
+    return (of_data, *stays)
+
+
+async def _drain(plane: ServerPlane, asked_again: asyncio.Event) -> None:
+    """Until clients had their time to leave, or a second signal."""
+    if not plane.config.shutdown_delay_s:
+        return
+    tasks = {asyncio.ensure_future(plane.drain()), asyncio.ensure_future(asked_again.wait())}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _run(plane: ServerPlane, door: LoginDoor | None, *, notes: tuple[str, ...], stays: Sequence[str]) -> None:
+    asked_to_stop = asyncio.Event()
+    on_stop_signal(asked_to_stop.set)
+    spare_descriptors()
+    starting = asyncio.ensure_future(plane.start())
+    stopping = asyncio.ensure_future(asked_to_stop.wait())
+    kept: tuple[str, ...] = ()
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+        if not starting.cancelled():
+            await starting
+            say_ready(f"{plane.url} kubeconfig={plane.kubeconfig}")
+            kept = _kept(plane, stays)
+            for line in (*next_steps(plane.kubeconfig, kept), *notes):
+                say(line)
+            for line in _browser_lines(door) if door is not None else ():
+                say(line, is_secret=True)
+            # What is there now stays, so the garbage collector need not look at it again.
+            gc.freeze()
+            await stopping
+            asked_to_stop.clear()
+            await _drain(plane, asked_to_stop)
+    finally:
+        stopping.cancel()
+        await plane.stop()
+        for line in (f"stopped; {kept[0]}", *(f"  {sentence}" for sentence in kept[1:])) if kept else ():
+            say(line)

@@ -1,0 +1,293 @@
+"""``sliceplane xds``: Envoy and proxyless gRPC, straight from a cluster's Services and EndpointSlices."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, fail, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import cluster_options, connect
+from sliceplane.cli.logs import Logs, log_options
+from sliceplane.cli.options import Command, CommandGroup, with_options
+from sliceplane.cli.process import on_stop_signal, require, run, say_ready, spare_descriptors
+from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
+from sliceplane.cli.values import DurationType, ListenType, SwitchType
+
+if TYPE_CHECKING:
+    from sliceplane.watch.io.kubeconfig import Connection
+    from sliceplane.xds.io.serving import Doors
+    from sliceplane.xds.streams.status import ClientsPage
+
+#: where it listens if nothing else is said, and where its pages are
+_PLAIN: Final = ("127.0.0.1", 18000)
+PAGES: Final = ("127.0.0.1", 18001)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_MODES: Final = ("none", "cluster-ip", "capture", "port")
+
+resource_options = with_options(
+    click.option("--cluster-domain", "domains", multiple=True, default=("cluster.local",), metavar="NAME",
+        show_default=True, help="The zone of the cluster's names; may be given several times."),
+    click.option("--namespaces", default="", metavar="NAME,...", help="Services of these alone.  [default: all]"),
+    click.option("--listeners", type=click.Choice(_MODES), default="none", show_default=True,
+        help="Listeners of Envoys that do not say what they want (docs/xds.md)."),
+    click.option("--leds-from", type=click.IntRange(min=0), default=20, show_default=True, metavar="N",
+        help="Send an Envoy from 1.38 the endpoints of a Service one by one if it has so many; 0: never."),
+    click.option("--endpoint-names", type=SwitchType(), is_flag=False, flag_value=True, default=False,
+        show_default=True, help="Tell clients the Pod and the node of each endpoint, in its metadata."),
+    click.option("--trust-node-metadata", type=click.Choice(("none", "zone", "node")), default="zone",
+        show_default=True, help="What a client is believed of its place, if its credentials do not say it."),
+)  # fmt: skip
+
+
+@click.group("xds", cls=CommandGroup, invoke_without_command=True, examples=[
+    ("the Services of the kubeconfig's cluster, for programs of this machine", "sliceplane xds"),
+    ("what a gRPC program must be told", "sliceplane xds bootstrap --for grpc --insecure > xds.json"),
+    ("and then it calls xds:///web.default:80", "GRPC_XDS_BOOTSTRAP=xds.json ./program"),
+])  # fmt: skip
+@click.option("--bind-address", type=ListenType(), default=None, metavar="ADDRESS:PORT", help="Serve TLS there.")
+@click.option("--tls-cert-file", type=_FILE, help="Certificate of the server, for --bind-address.")
+@click.option("--tls-private-key-file", type=_FILE, help="And its key.")
+@click.option("--client-ca-file", type=_FILE,
+    help="Authorities (PEM) whose client certificates are trusted; others come with a token.")  # fmt: skip
+@click.option("--insecure-bind-address", type=ListenType(), default=None, metavar="ADDRESS:PORT",
+    help="Serve without TLS there, on loopback.  [default: 127.0.0.1:18000 without --bind-address]")  # fmt: skip
+@click.option("--streams-per-user", type=click.IntRange(min=1), default=200, show_default=True,
+    help="Refuse more at a time to one user over TLS; to a token that is bound to a Pod, to that Pod.")  # fmt: skip
+@resource_options
+@click.option("--shutdown-delay", type=DurationType(), default="0s", show_default=True,
+    help="Send clients away one after the other within so long.")  # fmt: skip
+@click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=False, show_default=True,
+    help="Tell in a Lease of this machine which EndpointSlices clients have: drains wait for it.")  # fmt: skip
+@cluster_options
+@monitoring_options
+@log_options
+@click.pass_context
+def command(ctx: click.Context, /, *, kubeconfig: Path | None, context: str | None, logs: Logs, **flags: Any) -> None:
+    """Serve Envoy and gRPC over xDS: endpoints by zone and node, as a node proxy would choose them.
+
+    gRPC gets the state of the world, Envoy what differs (delta ADS), on one port.  Prints one line, "ready
+    ADDRESS:PORT ...", once everything is read; until then it answers nothing.  A client is a User of the API server,
+    and sees the namespaces whose EndpointSlices it may get.  Stops on SIGINT and SIGTERM.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from sliceplane.kit.io.pages import PageError
+    from sliceplane.kit.io.start_error import StartError
+    from sliceplane.watch.io.kubeconfig import KubeconfigError
+
+    doors = _doors(flags)
+    require("structlog", "prometheus_client", "hpack")
+    logs.begin()
+    try:
+        run(_serve(connect(kubeconfig, context), doors, flags))
+    except (KubeconfigError, StartError, PageError) as error:
+        fail(str(error))
+
+
+def _doors(flags: dict[str, Any]) -> Doors:
+    """Raises ``click.UsageError``."""
+    from sliceplane.xds.io.serving import Doors
+
+    tls, plain = flags["bind_address"], flags["insecure_bind_address"]
+    if tls is not None and (flags["tls_cert_file"] is None or flags["tls_private_key_file"] is None):
+        raise click.UsageError("--bind-address serves TLS: add --tls-cert-file and --tls-private-key-file")
+    return Doors(
+        tls=tls,
+        cert_file=flags["tls_cert_file"],
+        key_file=flags["tls_private_key_file"],
+        client_ca_file=flags["client_ca_file"],
+        plain=_PLAIN if plain is None and tls is None else plain,
+        calls_per_user_max=flags["streams_per_user"],
+    )
+
+
+async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) -> None:
+    """Until a signal.  Raises ``StartError`` and ``PageError``."""
+    import asyncio
+    import os
+    import time
+
+    from sliceplane.kit.rng import Rng
+    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.reflect import loop_clock
+    from sliceplane.xds.catalog import XdsCatalog, XdsConfig
+    from sliceplane.xds.io.admission import AdmissionConfig
+    from sliceplane.xds.io.server import XdsServer
+    from sliceplane.xds.io.serving import XdsDoors
+
+    stop = asyncio.Event()
+    on_stop_signal(stop.set)
+    spare_descriptors()
+    config = XdsConfig(
+        domains=tuple(flags["domains"]),
+        namespaces=tuple(name.strip() for name in flags["namespaces"].split(",") if name.strip()),
+        collected_from=flags["leds_from"],
+        with_names=flags["endpoint_names"],
+    )
+    admission = AdmissionConfig(
+        trust=flags["trust_node_metadata"], listeners=flags["listeners"], leds=flags["leds_from"] > 0
+    )
+    clock = loop_clock(time.time())
+    # Epochs of collections carry it: no other process, before or beside this one, has the same.
+    catalog = XdsCatalog(config, os.urandom(4).hex())
+    server = XdsServer(catalog, admission, clock=clock)
+    rng = Rng(time.time_ns())
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(HttpClient(connection))
+        opened = XdsDoors(doors, server, client, rng.fork(), clock)
+        listening = await opened.open()
+        sources = [server.metrics.families, opened.listener.metrics.families]
+        await _serve_pages(stack, flags, server.pages(), sources, server.staleness_s)
+        tells = socket.gethostname().lower() if flags["progress_lease"] else ""
+        following = asyncio.create_task(server.follow(client, rng, tells=tells))
+        renewing = asyncio.create_task(opened.follow())
+        stopping = asyncio.create_task(stop.wait())
+        telling = asyncio.create_task(_say_ready(server.wait_ready(), listening))
+        try:
+            await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                await following  # a fault of ours shall be seen
+            server.stopping = True
+        finally:
+            await opened.close(flags["shutdown_delay"])
+            for task in (following, renewing, stopping, telling):
+                task.cancel()
+            await asyncio.gather(following, renewing, stopping, telling, return_exceptions=True)
+
+
+async def _serve_pages(stack: AsyncExitStack, flags: dict[str, Any], pages: Any, sources: Any, stale: Any) -> None:
+    """``status`` finds them on loopback where nothing else is said, unless another server of this machine is there."""
+    from sliceplane.kit.io.log import get_logger
+    from sliceplane.kit.io.pages import PageError
+
+    if flags["metrics_bind_address"] is not None:
+        await serve_monitoring(stack, flags, pages, sources, stale)
+        return
+    try:
+        await serve_monitoring(stack, flags | {"metrics_bind_address": PAGES}, pages, sources, stale)
+    except PageError as error:
+        remedy = "name another port with --metrics-bind-address, of 'up' with --xds-metrics-bind-address"
+        get_logger("xds").warning("no pages for 'sliceplane xds status'", problem=str(error), remedy=remedy)
+        await serve_monitoring(stack, flags, pages, sources, stale)
+
+
+async def _say_ready(ready: Any, listening: tuple[tuple[str, int], ...]) -> None:
+    await ready
+    say_ready(" ".join(f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address, port in listening))
+
+
+class PlaceType(click.ParamType["tuple[str, int]"]):
+    """``HOST:PORT``."""
+
+    name = "host:port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, _, port = str(value).rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            self.fail(f"{value!r} is not a host and a port (xds.example:18000)", param, ctx)
+        return host, int(port)
+
+
+@command.command("bootstrap", cls=Command, short_help="Print what a client must be told.", examples=[
+    ("an Envoy of this machine", "sliceplane xds bootstrap --for envoy --insecure > envoy.yaml"),
+    ("a gRPC program elsewhere", "sliceplane xds bootstrap --for grpc --server xds:18000 --ca-file ca.crt"),
+])  # fmt: skip
+@click.option("--for", "kind", type=click.Choice(("envoy", "grpc")), required=True, help="The program.")
+@click.option("--server", type=PlaceType(), default=_PLAIN, show_default="127.0.0.1:18000", help="Where we serve.")
+@click.option("--insecure", is_flag=True, help="Without TLS, on this machine.")
+@click.option("--ca-file", default="", metavar="PATH", help="Authority of the server's certificate.")
+@click.option("--cert-file", default="", metavar="PATH", help="The client's certificate.")
+@click.option("--key-file", default="", metavar="PATH", help="And its key.")
+@click.option("--token-file", default="", metavar="PATH", help="A token of the client, instead of a certificate.")
+@click.option("--node-id", default="", metavar="TEXT", help="What the client calls itself.  [default: the host name]")
+@click.option("--node-name", default="", metavar="NAME", help="The Node on which it runs.")
+@click.option("--zone", default="", metavar="ZONE", help="Its zone.")
+@click.option("--client-namespace", default="", metavar="NAME", help="Of names without a namespace.")
+@click.option("--listeners", type=click.Choice(_MODES), default=None, help="Of an Envoy: which listeners it gets.")
+@click.option("--admin-port", type=click.IntRange(0, 65535), default=19000, show_default=True,
+    help="Of an Envoy: its own pages, on loopback; 0: none.")  # fmt: skip
+def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: Any) -> None:
+    """Print the bootstrap of a client: YAML for 'envoy -c', JSON for a file that GRPC_XDS_BOOTSTRAP names.
+
+    Paths are those of the client's machine; they are not looked at.
+    """
+    from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap, grpc_bootstrap
+
+    if not insecure and not flags["ca_file"]:
+        raise click.UsageError("--ca-file is needed for TLS; --insecure is for a server on this machine")
+    if bool(flags["cert_file"]) != bool(flags["key_file"]):
+        raise click.UsageError("--cert-file and --key-file belong together")
+    named = (
+        ("node_name", flags["node_name"]),
+        ("namespace", flags["client_namespace"]),
+        ("listeners", flags["listeners"]),
+    )
+    wish = BootstrapWish(
+        host=server[0],
+        port=server[1],
+        insecure=insecure,
+        ca_file=flags["ca_file"],
+        cert_file=flags["cert_file"],
+        key_file=flags["key_file"],
+        token_file=flags["token_file"],
+        node_id=flags["node_id"] or socket.gethostname(),
+        zone=flags["zone"],
+        metadata={name: text for name, text in named if text},
+        admin_port=flags["admin_port"],
+    )
+    form: Form = "yaml" if kind == "envoy" else "json"
+    make = envoy_bootstrap if kind == "envoy" else grpc_bootstrap
+    show(rendered(form, lambda: make(wish), str))
+
+
+@command.command("status", cls=Command, short_help="Tell how far each client is.", examples=[
+    ("the clients of the server on this machine", "sliceplane xds status"),
+])  # fmt: skip
+@click.option("--server", "servers", type=PlaceType(), multiple=True, default=(PAGES,), show_default="127.0.0.1:18001",
+    help="The --metrics-bind-address of a server; may be given several times.")  # fmt: skip
+@output_option
+def status(*, servers: tuple[tuple[str, int], ...], output: Form) -> None:
+    """Tell of each client and type what it was sent, what it has accepted, what it refused last, and which names that
+    it requests lead nowhere, and why.
+
+    Exit code 0: all clients are current; 1: one is behind for more than a second, refuses something, or requests a
+    name that leads nowhere; 2: a server does not answer.
+    """
+    from msgspec import DecodeError, to_builtins
+
+    from sliceplane.xds.streams.status import is_bad, shown
+
+    try:
+        pages = [_page(host, port) for host, port in servers]
+    except (OSError, DecodeError, ValueError) as error:
+        fail(f"a server does not say how its clients are: {error}", NO_ANSWER)
+
+    def text() -> str:
+        return "\n\n".join("\n".join(shown(page, screen_width())) for page in pages)
+
+    show(rendered(output, lambda: [to_builtins(page) for page in pages], text), exit_code=NO_ANSWER)
+    raise SystemExit(BAD if any(is_bad(client) for page in pages for client in page.clients) else GOOD)
+
+
+def _page(host: str, port: int) -> ClientsPage:
+    import http.client
+
+    from sliceplane.xds.streams.status import pages
+
+    connection = http.client.HTTPConnection(host, port, timeout=5.0)
+    try:
+        connection.request("GET", "/xds/clients")
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise ValueError(f"{host}:{port} answers {answer.status}")
+        return pages.decode(body)
+    finally:
+        connection.close()

@@ -1,0 +1,1 @@
+"""Registrations and grants of agents: endpoints that live outside Kubernetes."""

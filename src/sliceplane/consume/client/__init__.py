@@ -1,0 +1,1 @@
+"""The modules of the public Python client, which ``sliceplane.client`` offers."""

@@ -1,0 +1,153 @@
+"""The answer of a barrier: as values, for programs, and as the condition of a Pod.  ``text`` words it for people."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from sliceplane.api.core import Pod
+from sliceplane.api.meta import Condition
+from sliceplane.consume.drain.barrier import DrainVerdict, Missing
+from sliceplane.consume.drain.impact import PortImpact
+
+#: the condition of a Pod, and its gate for readiness that ``sliceplane drain`` closes
+CONDITION: Final = "sliceplane.dev/Drained"
+GATE: Final = "sliceplane.dev/serving"
+#: nodes that a sentence names
+NAMED_MAX: Final = 3
+
+Outcome = Literal["drained", "time over", "cannot know"]
+#: of the whole: also that nothing was marked, or all marks were taken back, for the sake of a Service
+DrainOutcome = Literal["drained", "time over", "cannot know", "refused"]
+
+
+class DrainedPod(NamedTuple):
+    """``took_s``: from the mark.  ``gone``: the Pod itself vanished meanwhile, or was deleted at the end."""
+
+    pod: str
+    outcome: Outcome
+    verdict: DrainVerdict
+    took_s: float
+    gone: bool = False
+
+
+class DrainPlan(msgspec.Struct, frozen=True):
+    """Known before the first mark: the effect on Services, and what could not be found out."""
+
+    what: str
+    pods: tuple[str, ...]
+    services: tuple[PortImpact, ...]
+    unknown: tuple[Missing, ...]
+    #: what could not be read, a phrase each
+    not_looked_at: tuple[str, ...]
+
+
+class DrainAnswer(msgspec.Struct, frozen=True):
+    """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be read, a phrase each.
+
+    ``refused``: why nothing was marked, or all marks were taken back, although time was left.  ``taken_back``: Pods
+    without their marks again; ``marked``: Pods that should be and still have them."""
+
+    what: str
+    pods: tuple[DrainedPod, ...]
+    nodes: int
+    not_covered: tuple[str, ...] = ()
+    not_looked_at: tuple[str, ...] = ()
+    services: tuple[PortImpact, ...] = ()
+    refused: str = ""
+    taken_back: tuple[str, ...] = ()
+    marked: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> DrainOutcome:
+        """``refused``, or the worst of the Pods' outcomes."""
+        if self.refused:
+            return "refused"
+        outcomes = {pod.outcome for pod in self.pods}
+        return "time over" if "time over" in outcomes else "cannot know" if "cannot know" in outcomes else "drained"
+
+    def as_document(self) -> dict[str, Any]:
+        """The answer as plain data, for JSON."""
+        return {
+            "what": self.what,
+            "outcome": self.outcome,
+            "nodes": self.nodes,
+            "pods": [
+                {
+                    "pod": pod.pod,
+                    "outcome": pod.outcome,
+                    "gone": pod.gone,
+                    "milliseconds": round(pod.took_s * 1000),
+                    "revision": pod.verdict.revision,
+                    "otherConsumers": pod.verdict.others,
+                    "usedBy": [use._asdict() for use in pod.verdict.uses],
+                    "waitingFor": [missing._asdict() for missing in pod.verdict.waiting],
+                    "unknown": [missing._asdict() for missing in pod.verdict.unknown],
+                    "unknownLetGo": [missing._asdict() for missing in pod.verdict.let_go],
+                    "unacknowledged": [missing._asdict() for missing in pod.verdict.unacknowledged],
+                }
+                for pod in self.pods
+            ],
+            "services": [impact._asdict() for impact in self.services],
+            "refused": self.refused,
+            "takenBack": list(self.taken_back),
+            "stillMarked": list(self.marked),
+            "notCovered": list(self.not_covered),
+            "notLookedAt": list(self.not_looked_at),
+        }
+
+
+class UndoAnswer(msgspec.Struct, frozen=True):
+    """Pods whose marks were taken away, and Pods that keep them."""
+
+    what: str
+    taken_back: tuple[str, ...]
+    marked: tuple[str, ...]
+
+    @property
+    def outcome(self) -> DrainOutcome:
+        return "cannot know" if self.marked else "drained"
+
+    def as_document(self) -> dict[str, Any]:
+        return {"what": self.what, "takenBack": list(self.taken_back), "stillMarked": list(self.marked)}
+
+
+def condition_of(pod: Pod) -> Condition | None:
+    return next((entry for entry in pod.status.conditions or () if entry.type == CONDITION), None)
+
+
+def named(missing: tuple[Missing, ...]) -> str:
+    """The first few, and how many more."""
+    more = len(missing) - NAMED_MAX
+    return ", ".join(node.text for node in missing[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def sentence(pod: DrainedPod) -> str:
+    verdict = pod.verdict
+    took = f"{pod.took_s * 1000:.0f} ms" if pod.took_s < 10 else f"{pod.took_s:.0f} s"
+    match pod.outcome:
+        case "drained":
+            count = max(verdict.required - len(verdict.let_go), 0)
+            nodes = "1 node" if count == 1 else f"{count} nodes"
+            nodes += f" and {verdict.others} more that told" if verdict.others else ""
+            nodes += " holds" if count == 1 and not verdict.others else " hold"
+            if not count and not verdict.others:
+                nodes = "no node is known to hold"
+            let_go = f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
+            let_go += f"; not acknowledged: {named(verdict.unacknowledged)}" if verdict.unacknowledged else ""
+            gone = "; the Pod is gone" if pod.gone else ""
+            return f"drained: {nodes} version {verdict.revision} or later, after {took}{let_go}{gone}"
+        case "cannot know":
+            return f"cannot know: nothing is known of {named(verdict.unknown)}"
+    if verdict.uses:
+        return f"not drained after {took}: {'; '.join(use.text for use in verdict.uses)}"
+    unknown = f"; nothing is known of {named(verdict.unknown)}" if verdict.unknown else ""
+    return f"not drained after {took}: waiting for {named(verdict.waiting)}{unknown}"
+
+
+def message(verdict: DrainVerdict, took_s: float) -> str:
+    """Of the condition: revision, nodes, milliseconds."""
+    text = f"revision {verdict.revision}, {verdict.required} nodes, {took_s * 1000:.0f} ms"
+    text += f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
+    return text + (f"; not acknowledged: {named(verdict.unacknowledged)}" if verdict.unacknowledged else "")

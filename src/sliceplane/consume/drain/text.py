@@ -1,0 +1,59 @@
+"""The plan and the answer of a drain, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sliceplane.api.findings.text import fact
+from sliceplane.api.findings.wording import count, some
+from sliceplane.consume.drain.answer import NAMED_MAX, DrainAnswer, DrainPlan, UndoAnswer, sentence
+from sliceplane.consume.drain.impact import PortImpact
+from sliceplane.kit.columns import table
+
+_HEADS = ("Service", "port", "family", "ready now", "without them", "")
+_WORD_WIDTH = 13
+
+
+def plan_lines(plan: DrainPlan, width: int | None) -> Iterator[str]:
+    """*width*: columns of the screen; ``None``: as wide as they come."""
+    services = {impact.service for impact in plan.services}
+    ready = f"ready in {count(len(services), 'Service')}" if services else "ready in no Service"
+    yield f"{plan.what}: {count(len(plan.pods), 'Pod')}, {ready}"
+    if plan.services:
+        rows = [(impact.service, impact.port, impact.family, *_numbers(impact)) for impact in plan.services]
+        yield from table(_HEADS, rows, indent="  ", width=width)
+    for why in dict.fromkeys(missing.why for missing in plan.unknown):
+        nodes = [missing.node for missing in plan.unknown if missing.why == why]
+        yield from fact("  not known", f"{some(nodes, NAMED_MAX)}: {why}", width, word_width=_WORD_WIDTH)
+    for phrase in plan.not_looked_at:
+        yield from fact("  not seen", phrase, width, word_width=_WORD_WIDTH)
+
+
+def answer_text(answer: DrainAnswer | UndoAnswer) -> Iterator[tuple[str, str]]:
+    """Heads and what follows them, a line each."""
+    if isinstance(answer, DrainAnswer):
+        for pod in answer.pods:
+            yield pod.pod, sentence(pod)
+        if answer.refused:
+            yield answer.what, f"refused: {answer.refused}"
+        elif not answer.pods:
+            yield answer.what, "nothing to drain: it has no Pods"
+    elif not answer.taken_back and not answer.marked:
+        yield answer.what, "no Pod has a mark"
+    if answer.taken_back:
+        yield "marks", f"taken back from {count(len(answer.taken_back), 'Pod')}"
+    if answer.marked:
+        yield "marks", f"NOT taken back, so out of their Services: {', '.join(answer.marked)}"
+    if isinstance(answer, DrainAnswer):
+        yield from (("not covered", phrase) for phrase in answer.not_covered)
+        yield from (("not seen", phrase) for phrase in answer.not_looked_at)
+
+
+def emptied_text(impacts: Iterable[PortImpact]) -> str:
+    """The ports that have no ready endpoint left, as the end of a sentence."""
+    return some([impact.text for impact in impacts], NAMED_MAX)
+
+
+def _numbers(impact: PortImpact) -> tuple[str, str, str]:
+    local = f"none on {some(impact.nodes)} (policy Local)" if impact.nodes else ""
+    return f"{impact.ready:,}", f"{impact.left:,}", local or ("" if impact.left else "the last")

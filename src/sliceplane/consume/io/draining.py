@@ -1,0 +1,442 @@
+"""The drain barrier over any API server: follow what slices say of some Pods, mark them, and wait for the nodes.
+
+The order matters: everything is read first, so that the Pod is seen to leave, and the plan is reported: the effect on
+Services, and what could not be found out.  A plan that takes the last ready endpoint of a Service's port away is
+refused unless it is forced.  Then marks are set (``drain_marks``), and the clock runs.  A Pod that terminates needs no
+mark.  A drain that gives up, for whatever reason, takes its marks back.
+
+Nodes are asked through the server's memory (``consume.drain.reports``); those that have not told soon, or all where
+there is none, are asked to write their Leases, by an annotation on slices of the Services concerned, once for each
+version that is waited for; where that is not allowed they tell at their own beat.
+
+Watches slices, Services, Leases of node proxies, Nodes and the Pods.  What may not be read is said in the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from sliceplane.api.core import Pod
+from sliceplane.api.errors import StatusError
+from sliceplane.api.findings.wording import count, some
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection, Write
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
+from sliceplane.consume.drain.answer import DrainAnswer, DrainedPod, DrainPlan, Outcome
+from sliceplane.consume.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, DrainVerdict, UnknownPolicy
+from sliceplane.consume.drain.cluster import LEASES, NODE_LEASES, DrainCluster
+from sliceplane.consume.drain.departure import DrainSubject, subject_of
+from sliceplane.consume.drain.impact import ServiceImpacts, emptied
+from sliceplane.consume.drain.reports import MEMORY_S, pause_s, question
+from sliceplane.consume.drain.text import emptied_text
+from sliceplane.consume.io.drain_marks import DrainMarks
+from sliceplane.consume.io.drain_reporter import DrainReporter, InformerProgress, SilentReporter
+from sliceplane.consume.progress import FEW_NODES, Place
+from sliceplane.kit.rng import Rng
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.controller.base import deletion
+from sliceplane.watch.io.base import Client, Unreachable, send
+from sliceplane.watch.io.reflect import RunningInformer
+from sliceplane.watch.paging import CACHE_BYTES_MAX
+
+_SYNC_TIMEOUT_S: Final = 30.0
+#: by the plural of what may not be read
+_WITHOUT: Final = {
+    Services.plural: "Services: any may have a policy Local",
+    Nodes.plural: "Nodes: those that never told anything are not known",
+}
+
+
+class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """``digests``: whether caches that lost an event are looked for, which takes the slices of all namespaces.
+    ``force``: also the last ready endpoint of a port may go.  ``take_back``: marks go when the drain gives up."""
+
+    timeout_s: float = 60.0
+    unknown: UnknownPolicy = UnknownPolicy()  # it is frozen
+    delete: bool = False
+    mark: bool = True
+    force: bool = False
+    take_back: bool = True
+    forget_s: float = FORGET_S
+    digests: bool = True
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A Pod that is being drained."""
+
+    pod: Pod
+    started: float = 0.0
+    done: DrainedPod | None = None
+    gone: bool = False
+    #: for which versions nodes were asked to report, and when
+    asked: frozenset[int] = frozenset()
+    asked_at: float = -math.inf
+
+
+class _Refusal(NamedTuple):
+    error: StatusError
+    #: the verbs that are missing
+    needs: str
+
+
+class Drainer:
+    """Follows one cluster for some Pods.  Use in ``async with``; then ``drain`` once."""
+
+    def __init__(
+        self,
+        client: Client,
+        pods: Sequence[Pod],
+        *,
+        options: DrainOptions,
+        clock: Callable[[], float],
+        rng: Rng,
+        reporter: DrainReporter | None = None,
+    ) -> None:
+        """*clock*: seconds since the epoch that do not jump."""
+        self._client = client
+        self._reporter: DrainReporter = reporter or SilentReporter()
+        self._marks = DrainMarks(client, clock)
+        self._options = options
+        self._clock = clock
+        self._rng = rng
+        self._waiting = {pod.metadata.key: _Waiting(pod) for pod in pods}
+        spaces = {pod.metadata.namespace for pod in pods}
+        self._space = next(iter(spaces)) if len(spaces) == 1 else ""
+        self._news = asyncio.Event()
+        self._cluster = DrainCluster()
+        self._impacts = ServiceImpacts()
+        self._unread: list[str] = []
+        #: what nodes are waited for, all goals together, and since when; a server without a memory is not asked again
+        self._goal: dict[Place, int] = {}
+        self._waits_since = math.inf
+        self._has_memory = True
+        self._wanted = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._informers: list[RunningInformer[Object]] = []
+
+    async def __aenter__(self) -> Drainer:
+        """Raises ``StatusError`` and ``Unreachable`` where slices or Pods cannot be read."""
+        self._reporter.on_progress("reading the cluster")
+        everywhere = self._options.digests and await self._refused(Selection(EndpointSlices)) is None
+        space = "" if everywhere else self._space
+        names = [waiting.pod.metadata.name for waiting in self._waiting.values()]
+        one = f"metadata.name={names[0]}" if len(names) == 1 else ""
+        wanted = (
+            Selection(Pods, self._space, field_selector=one),
+            Selection(EndpointSlices, space),
+            Selection(Services, space),
+            Selection(Nodes),
+            LEASES if await self._refused(LEASES) is None else NODE_LEASES,
+        )
+        if NODE_LEASES in wanted:
+            self._unread.append("Leases of other namespaces: views are not known (no right to list and watch leases)")
+        followed = [selection for selection in wanted if await self._may_follow(selection)]
+        known = {selection.resource for selection in followed}
+        self._cluster = DrainCluster(services_known=Services in known, leases_known=Leases in known)
+        for waiting in self._waiting.values():
+            self._cluster.departures.add(subject_of(waiting.pod))
+        synced = []
+        for selection in followed:
+            informer = RunningInformer[Object](
+                self._client,
+                selection,
+                clock=self._clock,
+                rng=self._rng.fork(),
+                cache_bytes_max=CACHE_BYTES_MAX,
+                log=InformerProgress(self._reporter),
+            )
+            informer.add_handler(self._on_changes, lambda: None, self._on_mark)
+            self._informers.append(informer)
+            self._tasks.append(asyncio.create_task(informer.run(), name=f"drain {selection.resource.plural}"))
+            synced.append(informer.wait_synced())
+        try:
+            async with asyncio.timeout(_SYNC_TIMEOUT_S):
+                await asyncio.gather(*synced)
+        except TimeoutError as error:
+            await self.__aexit__()
+            raise Unreachable(f"no list of the cluster's objects within {_SYNC_TIMEOUT_S:g} s") from error
+        self._cluster.departures.look()
+        self._tasks.append(asyncio.create_task(self._hear(), name="drain reports"))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _refused(self, selection: Selection) -> _Refusal | None:
+        needs = "list and watch"
+        try:
+            page = await self._client.list(selection, resource_version="0", limit=1)
+            needs = "watch"
+            async with self._client.watch(selection, resource_version=page.resource_version, timeout_s=1):
+                return None
+        except StatusError as error:
+            if error.code == 403:
+                return _Refusal(error, needs)
+            if needs == "watch":
+                return None  # the version is too old, say
+            raise
+
+    async def _may_follow(self, selection: Selection) -> bool:
+        """What can be done without is noted, with the rights that it takes.  Raises the 403 of the rest."""
+        refusal = await self._refused(selection)
+        if refusal is None:
+            return True
+        if selection.resource in (EndpointSlices, Pods):
+            raise refusal.error
+        if selection.resource is not Leases:  # without Leases every node is unknown, which says it all
+            where = f" in {selection.namespace}" if selection.namespace else ""
+            consequence = _WITHOUT[selection.resource.plural]
+            self._unread.append(f"{consequence} (no right to {refusal.needs} {selection.resource.plural}{where})")
+        return False
+
+    # What happens
+
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        now = self._clock()
+        for change in changes:
+            if change.resource == Pods.key:
+                self._on_pod(*change.typed(Pod))
+                continue
+            self._cluster.on_change(change, now)
+            self._impacts.on_change(change)
+        self._news.set()
+
+    def _on_mark(self, mark: Mark) -> None:
+        self._cluster.on_mark(mark, self._clock())
+        self._news.set()
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        subject = new or old
+        assert subject is not None, "a change has an old or a new object"
+        waiting = self._waiting.get(subject.metadata.key)
+        if waiting is None or subject.metadata.uid != waiting.pod.metadata.uid:
+            return
+        if new is None:
+            waiting.gone = True
+        else:
+            waiting.pod = new
+            self._cluster.departures.add(subject_of(new))
+
+    # The barrier
+
+    async def drain(self, what: str) -> DrainAnswer:
+        """Marks, waits, and deletes if that was asked for.  Raises ``StatusError`` and ``Unreachable``."""
+        options = self._options
+        impacts = self._impacts.of(self._subjects())
+        unknown = self._cluster.unknown(self._cluster.facts(), self._clock(), forget_s=options.forget_s)
+        answer = DrainAnswer(what, (), 0, not_looked_at=tuple(self._unread), services=impacts)
+        if options.mark:
+            self._reporter.on_plan(DrainPlan(what, tuple(self._waiting), impacts, unknown, answer.not_looked_at))
+            if emptied(impacts) and not options.force:
+                why = f"it takes the last ready endpoint away from {emptied_text(emptied(impacts))}"
+                return replace(answer, refused=f"{why}. Nothing was marked; --force does it all the same")
+            if unknown and options.unknown.kind == "fail":
+                verdict = DrainVerdict("unknown", unknown=unknown)
+                return replace(
+                    answer, pods=tuple(DrainedPod(key, "cannot know", verdict, 0.0) for key in self._waiting)
+                )
+            if not options.force:
+                self._impacts.guard(self._subjects())
+        try:
+            await self._set_marks()
+            answer = replace(answer, refused=await self._wait())
+            if options.delete and not answer.refused:
+                await self._delete_drained()
+            return await self._ended(answer)
+        except BaseException:
+            await self._give_up()
+            raise
+
+    def _subjects(self) -> list[DrainSubject]:
+        return [subject_of(waiting.pod) for waiting in self._waiting.values()]
+
+    async def _set_marks(self) -> None:
+        for number, waiting in enumerate(self._waiting.values(), 1):
+            waiting.started = self._clock()
+            if self._options.mark and not waiting.gone and waiting.pod.metadata.deletion_timestamp is None:
+                self._reporter.on_progress(f"marking Pod {number} of {len(self._waiting)}")
+                await self._marks.set(waiting.pod)
+
+    async def _wait(self) -> str:
+        """Until every Pod has its outcome.  Returns why that is given up, or ""."""
+        while True:
+            if len(self._cluster.nodes) > FEW_NODES:
+                await asyncio.sleep(LOOK_S)  # they answer one after the other, and to look at all takes a while
+            self._news.clear()
+            deadline = await self._look()
+            lost = self._impacts.emptied(self._subjects())
+            if lost:
+                return f"meanwhile no other endpoint is ready of {emptied_text(lost)}"
+            if all(waiting.done is not None for waiting in self._waiting.values()):
+                return ""
+            try:
+                async with asyncio.timeout(max(deadline - self._clock(), 0.0)):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    async def _delete_drained(self) -> None:
+        for waiting in self._waiting.values():
+            if waiting.done is not None and waiting.done.outcome == "drained":
+                await self._delete(waiting)
+                self._marks.forget(waiting.pod.metadata.key)
+
+    async def _ended(self, answer: DrainAnswer) -> DrainAnswer:
+        done = tuple(waiting.done for waiting in self._waiting.values() if waiting.done is not None)
+        answer = replace(
+            answer,
+            pods=done,
+            nodes=max((pod.verdict.required for pod in done), default=0),
+            not_covered=tuple(
+                f"clients of the headless Service {name}, who ask DNS"
+                for name in self._impacts.headless(self._subjects())
+            ),
+            not_looked_at=tuple(self._unread),
+        )
+        if answer.outcome == "drained" or not self._options.take_back:
+            return answer
+        before = self._marks.marked
+        left = await self._take_back()
+        return replace(answer, taken_back=tuple(key for key in before if key not in left), marked=left)
+
+    async def _take_back(self) -> tuple[str, ...]:
+        self._reporter.on_progress(f"taking the marks of {count(len(self._marks.marked), 'Pod')} back")
+        return await self._marks.take_back()
+
+    async def _give_up(self) -> None:
+        before = self._marks.marked
+        if not before or not self._options.take_back:
+            return
+        try:
+            await self._take_back()
+        finally:
+            left = self._marks.marked
+            self._reporter.on_given_up(tuple(key for key in before if key not in left), left)
+
+    async def _look(self) -> float:
+        """Judges those that wait; when to look again if nothing happens."""
+        now = self._clock()
+        options = self._options
+        self._cluster.lost = next((informer.lost for informer in self._informers if informer.lost), "")
+        facts = self._cluster.facts()
+        deadline = math.inf
+        for key, waiting in self._waiting.items():
+            if waiting.done is not None:
+                continue
+            waited_s = now - waiting.started
+            verdict = self._cluster.verdict(
+                key, facts, now, policy=options.unknown, waited_s=waited_s, forget_s=options.forget_s
+            )
+            outcome: Outcome | None = None
+            if verdict.state == "proven":
+                outcome = "drained"
+            elif waited_s >= options.timeout_s:
+                outcome = "cannot know" if verdict.state == "unknown" else "time over"
+            elif verdict.state == "unknown" and options.unknown.kind == "fail" and not self._cluster.lost:
+                outcome = "cannot know"
+            if verdict.waiting:
+                self._want(self._cluster.departures.goal(key), now)
+            if outcome is not None:
+                waiting.done = DrainedPod(key, outcome, verdict, waited_s, waiting.gone)
+                continue
+            memory_until = self._waits_since + MEMORY_S
+            if verdict.waiting and (now >= memory_until or not self._has_memory):
+                await self._ask(key, waiting, len(facts))
+            ends = [waiting.started + options.timeout_s]
+            if self._cluster.lost:
+                ends.append(now + ASK_PERIOD_S)  # no change says that a watch is open again
+            if options.unknown.kind == "after" and waited_s < options.unknown.after_s:
+                ends.append(waiting.started + options.unknown.after_s)
+            if verdict.waiting:
+                ends.append(memory_until if now < memory_until and self._has_memory else now + ASK_PERIOD_S)
+            deadline = min(deadline, *ends)
+            self._report(key, verdict)
+        return deadline
+
+    def _report(self, key: str, verdict: DrainVerdict) -> None:
+        done = sum(waiting.done is not None for waiting in self._waiting.values())
+        nodes = [missing.node for missing in (*verdict.waiting, *verdict.unknown)]
+        why = "; ".join(use.text for use in verdict.uses) or f"waits for {some(nodes)}"
+        self._reporter.on_progress(f"{done} of {count(len(self._waiting), 'Pod')} done; {key} {why}")
+
+    def _want(self, goal: Mapping[Place, int], now: float) -> None:
+        self._waits_since = min(self._waits_since, now)
+        for place, revision in goal.items():
+            self._goal[place] = max(revision, self._goal.get(place, 0))
+        self._wanted.set()
+
+    async def _hear(self) -> None:
+        """Asks nodes through the server's memory, if it has one, as long as one is waited for."""
+        while self._has_memory:
+            await self._wanted.wait()
+            self._wanted.clear()
+            write = question(self._goal, self._cluster.heard)
+            try:
+                self._cluster.on_heard(await send(self._client, write), self._clock())
+            except StatusError as error:
+                self._has_memory = error.reason not in write.tolerate
+            except Unreachable:
+                await asyncio.sleep(ASK_PERIOD_S)
+            self._news.set()
+            await asyncio.sleep(pause_s(len(self._cluster.nodes)))
+
+    # Writes
+
+    async def _perform(self, write: Write) -> None:
+        try:
+            await self._client.perform(write)
+        except StatusError as error:
+            if error.reason not in write.tolerate:
+                raise
+
+    async def _ask(self, key: str, waiting: _Waiting, nodes: int) -> None:
+        """Every node that reads the slices concerned is to report; once for each goal."""
+        goal = frozenset(self._cluster.departures.goal(key).values())
+        now = self._clock()
+        if goal == waiting.asked or now - waiting.asked_at < ASK_PERIOD_S:
+            return
+        waiting.asked, waiting.asked_at = goal, now
+        for write in self._cluster.asks(key, f"{self._rng.bits64():016x}", nodes):
+            try:
+                await self._perform(write)
+            except Unreachable:
+                return  # nodes tell at their own interval, too
+            except StatusError as error:
+                if error.code != 403:
+                    raise
+                phrase = "reports on demand: nodes tell every 10 s (no right to patch endpointslices)"
+                if phrase not in self._unread:
+                    self._unread.append(phrase)
+
+    async def _delete(self, waiting: _Waiting) -> None:
+        await self._perform(deletion(Pods, waiting.pod.metadata))
+        if waiting.done is not None:
+            waiting.done = waiting.done._replace(gone=True)
+
+
+async def drain_pods(
+    client: Client,
+    pods: Sequence[Pod],
+    what: str,
+    options: DrainOptions,
+    *,
+    clock: Callable[[], float],
+    rng: Rng,
+    reporter: DrainReporter | None = None,
+) -> DrainAnswer:
+    """Raises ``StatusError`` and ``Unreachable``."""
+    if not pods:
+        return DrainAnswer(what, (), 0)
+    async with Drainer(client, pods, options=options, clock=clock, rng=rng, reporter=reporter) as drainer:
+        return await drainer.drain(what)

@@ -1,0 +1,110 @@
+"""Which controllers there are: how each is made, with the settings that flags chose, and how many jobs it may have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sliceplane.agent.endpoints_controller import ExternalEndpointsController
+from sliceplane.api.gates import ENDPOINT_SLICE
+from sliceplane.api.scheme import ReplicationControllers
+from sliceplane.controllers.drained import DrainedController
+from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
+from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
+from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.per_namespace import ServiceAccountController
+from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
+from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.service_claims import ServiceClaimsController
+from sliceplane.controllers.service_syncs import FirstSync, HintProblems
+from sliceplane.controllers.traffic_distribution import TrafficDistributionController
+from sliceplane.watch.hosting.host import ControllerEntry
+
+if TYPE_CHECKING:
+    from sliceplane.emulation.nodes import EmulationConfig
+
+
+class DiscoveryConfig(msgspec.Struct, frozen=True):
+    """The controllers that make EndpointSlices and Endpoints."""
+
+    slices: EndpointSliceConfig = msgspec.field(default_factory=EndpointSliceConfig)
+    endpoints: EndpointsConfig = msgspec.field(default_factory=EndpointsConfig)
+    mirroring: MirroringConfig = msgspec.field(default_factory=MirroringConfig)
+
+
+def default_controllers(
+    config: DiscoveryConfig | None = None, *, conditions: bool = True, reverse: bool = False
+) -> tuple[ControllerEntry, ...]:
+    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752).
+
+    With *reverse* the reverse mirror makes Endpoints, in place of the Endpoints controller.
+
+    The mirroring controller of one call waits for the Endpoints controller of the same call, if that runs.
+    *conditions*: Services with trafficDistribution are told what became of it.
+    """
+    wanted = config or DiscoveryConfig()
+    slices = wanted.slices
+    endpoints = wanted.endpoints
+    mirroring = wanted.mirroring
+    first_sync = FirstSync()
+    problems = HintProblems()
+    entries = [
+        reverse_mirror()
+        if reverse
+        else ControllerEntry(lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs)
+    ]
+    if slices.gates.enabled(ENDPOINT_SLICE):
+        mirror = ControllerEntry(
+            lambda: EndpointSliceMirroringController(mirroring, first_sync),
+            mirroring.concurrent_service_endpoint_syncs,
+        )
+        entries.append(mirror)
+        entries.insert(
+            0,
+            ControllerEntry(
+                lambda: EndpointSliceController(slices, problems), slices.concurrent_service_endpoint_syncs
+            ),
+        )
+    entries += [
+        ControllerEntry(GarbageCollector, 20),
+        ControllerEntry(NamespaceController),
+        ControllerEntry(PodGarbageCollector),
+        ControllerEntry(ResourceQuotaController),
+    ]
+    entries += [ControllerEntry(ServiceAccountController), ControllerEntry(ServiceClaimsController)]
+    if conditions:
+        entries.append(
+            ControllerEntry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates))
+        )
+    entries += [ControllerEntry(DrainedController), ControllerEntry(ExternalEndpointsController)]
+    return tuple(entries)
+
+
+def reverse_mirror(*, cleanup: bool = False) -> ControllerEntry:
+    """For who asks for it: slices to Endpoints.  With *cleanup* it takes away what it made, and makes no more."""
+    from sliceplane.controllers.reverse_mirroring import ReverseMirrorController
+
+    return ControllerEntry(lambda: ReverseMirrorController(cleanup=cleanup))
+
+
+def emulation_controllers(config: EmulationConfig) -> tuple[ControllerEntry, ...]:
+    """What ``--emulate`` adds."""
+    from sliceplane.emulation.daemonset import DaemonSetController
+    from sliceplane.emulation.deployment import DeploymentController
+    from sliceplane.emulation.disruption import DisruptionController
+    from sliceplane.emulation.kubelet import KubeletController
+    from sliceplane.emulation.replicaset import ReplicaSetController
+    from sliceplane.emulation.statefulset import StatefulSetController
+
+    return (
+        ControllerEntry(DeploymentController),
+        ControllerEntry(ReplicaSetController),
+        ControllerEntry(lambda: ReplicaSetController(ReplicationControllers)),
+        ControllerEntry(DaemonSetController),
+        ControllerEntry(StatefulSetController),
+        ControllerEntry(DisruptionController),
+        ControllerEntry(lambda: KubeletController(config), 20),
+    )

@@ -1,0 +1,72 @@
+"""Heuristics of others: installed packages with an entry point in the group ``sliceplane.slices.heuristics``.
+
+The entry point's name is the heuristic's (``example.com/Nearest``), so that only those are imported that a Service
+asks for, and none at the start of the process.  What packages there are is read once, when the first Service
+names a heuristic that is not ours; a package that is installed later is found by the next process.
+
+A package that cannot be imported, or has something else in that place, costs its own Services their hints.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from sliceplane.kit.io.log import get_logger
+from sliceplane.slices.heuristics.asking import PROBLEM_MAX, problem_of_heuristic
+from sliceplane.slices.heuristics.shipped import SHIPPED, unknown
+from sliceplane.slices.heuristics.types import ENTRY_POINT_GROUP, Heuristic
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_log = get_logger("heuristics")
+
+
+class InstalledHeuristics:
+    """``find`` is an ``asking.Find``.  A heuristic, or why there is none, stays for the life of the process."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Heuristic | str] = dict(SHIPPED)
+        self._points: dict[str, list[EntryPoint]] | None = None
+
+    def find(self, name: str) -> Heuristic | str:
+        heuristic = self._known.get(name)
+        if heuristic is not None:
+            return heuristic
+        points = self._installed().get(name)
+        if points is None:
+            return unknown(name)  # not kept: users choose these names
+        heuristic = self._known[name] = _load(name, points)
+        if isinstance(heuristic, str):
+            _log.error("a heuristic cannot be used", heuristic=name, problem=heuristic)
+        else:
+            _log.info("heuristic found", heuristic=name, kind=heuristic.kind, package=_package(points[0]))
+        return heuristic
+
+    def _installed(self) -> dict[str, list[EntryPoint]]:
+        if self._points is None:
+            from importlib.metadata import entry_points  # 30 ms that a start need not pay
+
+            self._points = {}
+            for point in entry_points(group=ENTRY_POINT_GROUP):
+                self._points.setdefault(point.name, []).append(point)
+        return self._points
+
+
+def _load(name: str, points: list[EntryPoint]) -> Heuristic | str:
+    packages = sorted({_package(point) for point in points})
+    if len(packages) > 1:
+        return f"heuristic {name} is in several packages: {', '.join(packages)}"
+    try:
+        loaded = points[0].load()
+        made: object = loaded() if isinstance(loaded, type) else loaded
+        problem = problem_of_heuristic(made, name)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if problem:
+        return f"heuristic {name} of package {packages[0]} cannot be used: {problem}"[:PROBLEM_MAX]
+    return cast(Heuristic, made)
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value

@@ -1,0 +1,269 @@
+"""What is wrong with the Service, the Endpoints and the EndpointSlices of one name.
+
+A pure function of the facts of that name.  Codes that are not ``HARMLESS`` speak against switching the Endpoints
+controller off: a reader misses addresses already, or would.  The others are there to be known.  Those that are
+``FLEETING`` may be nothing but a change on its way: they count only if a second look finds them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from sliceplane.api.discovery import LABEL_SKIP_MIRROR, MANAGED_BY_CONTROLLER
+from sliceplane.api.findings.codes import cause_of
+from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, rank
+from sliceplane.api.findings.wording import count, some
+from sliceplane.diagnose.audit.addresses import LEAVING, READY, WAITING, Packed, spelled, unpack
+from sliceplane.diagnose.audit.facts import EndpointsFacts, FieldWriter, ServiceFacts, SliceFacts
+
+ADDRESSES_MAX: Final = 1000
+#: what the annotation says of an object that does not hold all; ``warning`` (1.21) is one that does
+TRUNCATED: Final = "truncated"
+#: addresses and slices that a sentence names
+EXAMPLES_MAX: Final = 3
+#: managers that an Endpoints controller is known by: upstream's, where it is part of a larger program, and ours
+CONTROLLERS: Final = frozenset(
+    ("kube-controller-manager", "k3s", "kubelite", "kube-apiserver", "sliceplane", "sliceplane-controllers")
+)
+HARMLESS: Final = frozenset(("T2", "E5", "L5", "L6", "L7"))
+FLEETING: Final = frozenset(("L1", "L2", "L3", "E4", "E15", "E12", "T2"))
+
+
+def key_of(finding: Finding) -> str:
+    """``namespace/name`` of the Service and its Endpoints."""
+    return f"{finding.subject.namespace}/{finding.subject.name}"
+
+
+def judge(
+    key: str, service: ServiceFacts | None, endpoints: EndpointsFacts | None, slices: tuple[SliceFacts, ...]
+) -> tuple[Finding, ...]:
+    """The worst first.  *slices* in any order."""
+    ordered = sorted(slices, key=lambda facts: facts.name)
+    return tuple(sorted(_Name(key, service, endpoints, ordered).findings(), key=rank))
+
+
+class _Name(msgspec.Struct, frozen=True):
+    """All that has one name."""
+
+    key: str
+    service: ServiceFacts | None
+    endpoints: EndpointsFacts | None
+    slices: list[SliceFacts]
+
+    def findings(self) -> Iterator[Finding]:
+        service = self.service
+        endpoints = self.endpoints
+        yield from self._of_mirrored()
+        lacking = _without_port(service, [facts for facts in self.slices if facts.manager == MANAGED_BY_CONTROLLER])
+        if service is not None and lacking:
+            names = some([f'"{name}"' for name in service.named_ports])
+            said = f"{count(len(lacking), 'address')} ({_spell(lacking)}), no container port has the name {names}"
+            field = Evidence(subject=self._service, field="spec.ports.targetPort", value=names)
+            yield self._of_service("T2", said, f"{self._kubectl} edit service {self._service.name}", field)
+        if endpoints is None:
+            return
+        if endpoints.lock is not None:
+            yield self._of_endpoints("L6", endpoints.lock)
+        elif service is None or service.role == "external name":
+            why = "no Service of this name" if service is None else "its Service is an ExternalName"
+            yield self._of_endpoints("L3", f"{count(endpoints.count, 'address')}, {why}", self._deleting)
+        else:
+            yield from self._of_both(service, endpoints)
+
+    def _of_both(self, service: ServiceFacts, endpoints: EndpointsFacts) -> Iterator[Finding]:
+        selecting = service.role == "selecting"
+        if endpoints.reverse:
+            yield self._of_endpoints("L7", count(endpoints.count, "address"))
+        made_for_it = selecting or endpoints.reverse
+        counted = _counterparts(selecting, endpoints, self.slices)
+        # Endpoints that were made for a Service have one family
+        left_out = _without_port(service, counted) if made_for_it else frozenset()
+        difference = _compare(endpoints, counted, service.address_bytes if made_for_it else 0, left_out)
+        full = endpoints.count >= ADDRESSES_MAX and difference.only_slices
+        truncated = endpoints.capacity == TRUNCATED or bool(full)
+        if truncated:
+            missing = len(difference.only_slices)
+            remedy = "move its readers to EndpointSlices: they miss addresses today"
+            said = f"{count(endpoints.count, 'address')}; {missing:,} more in EndpointSlices"
+            yield self._of_endpoints("E8", said, remedy)
+        wrong = bool(difference.only_endpoints) if truncated else not difference.empty
+        writers = {writer.manager for writer in endpoints.writers if writer.addresses}
+        if made_for_it:
+            if wrong:
+                yield self._of_endpoints("L1", difference.tell(), self._deleting)
+            if foreign := sorted(writers - CONTROLLERS):
+                yield self._of_endpoints("L4", f"written by {', '.join(foreign)}")
+            return
+        hidden = endpoints.skip_mirror and bool(difference.only_endpoints)
+        if hidden:
+            remedy = f"{self._kubectl} label endpoints {self._service.name} {LABEL_SKIP_MIRROR}-"
+            yield self._of_endpoints("E5", difference.tell(), remedy)
+        elif wrong:
+            yield self._of_endpoints("L2", difference.tell())
+        own = sorted(writers - {"kube-apiserver"})
+        if own and not hidden:
+            yield self._of_endpoints("L5", f"written by {', '.join(own)}")
+
+    def _of_mirrored(self) -> Iterator[Finding]:
+        mirrored = [facts for facts in self.slices if facts.mirrored]
+        names = [facts.name for facts in mirrored]
+        why = _why_dead(self.service, self.endpoints) if mirrored else ""
+        if why:
+            code = "E4" if self.service is not None and self.service.role == "selecting" else "E15"
+            remedy = f"{self._kubectl} delete endpointslice {' '.join(names)}"
+            yield self._of_service(code, f"{why}: {some(names)}", remedy, *map(self._of_slice, mirrored))
+        copies = {address for facts in mirrored for address, _ in unpack(facts.addresses)}
+        twice = {address for facts in self.slices if not facts.mirrored for address in _listed(facts)} & copies
+        if twice:
+            both = [facts for facts in self.slices if twice.intersection(_listed(facts))]
+            said = f"{count(len(twice), 'address')} ({_spell(twice)}) in {some([facts.name for facts in both])}"
+            yield self._of_service("E12", said, "", *map(self._of_slice, both))
+
+    # -- a finding ----------------------------------------------------------------------------------------
+
+    def _of_service(self, code: str, sentence: str, remedy: str, *evidence: Evidence) -> Finding:
+        return Finding(
+            code=code,
+            subject=self._service,
+            sentence=f"{self.key}: {sentence}",
+            evidence=evidence[:EXAMPLES_MAX],
+            remedy=remedy or cause_of(code).remedy,
+        )
+
+    def _of_endpoints(self, code: str, sentence: str, remedy: str = "") -> Finding:
+        assert self.endpoints is not None, "they are what is wrong"
+        subject = self._named("endpoints", "Endpoints")
+        time, writer = _last_write(self.endpoints.writers)
+        seen = Evidence(
+            subject=subject, field="subsets", value=count(self.endpoints.count, "address"), writer=writer, written=time
+        )
+        return Finding(
+            code=code,
+            subject=subject,
+            sentence=f"{self.key}: {sentence}",
+            evidence=(seen,),
+            remedy=remedy or cause_of(code).remedy,
+        )
+
+    def _of_slice(self, facts: SliceFacts) -> Evidence:
+        subject = self._named("endpointslices.discovery.k8s.io", "EndpointSlice", facts.name)
+        time, writer = _last_write(facts.writers)
+        addresses = _spell(_listed(facts))
+        return Evidence(subject=subject, field="endpoints", value=addresses, writer=writer, written=time)
+
+    def _named(self, plural: str, kind: str, name: str = "") -> ObjectName:
+        namespace, _, own = self.key.partition("/")
+        return ObjectName(plural, kind, namespace, name or own)
+
+    @property
+    def _service(self) -> ObjectName:
+        return self._named("services", "Service")
+
+    @property
+    def _kubectl(self) -> str:
+        return f"kubectl -n {self._service.namespace}"
+
+    @property
+    def _deleting(self) -> str:
+        return f"{self._kubectl} delete endpoints {self._service.name}"
+
+
+def _listed(facts: SliceFacts) -> set[Packed]:
+    return {address for address, _ in unpack(facts.addresses)}
+
+
+def _counterparts(selecting: bool, endpoints: EndpointsFacts, slices: list[SliceFacts]) -> list[SliceFacts]:
+    """The slices that ought to have the addresses of *endpoints*."""
+    if endpoints.reverse:
+        return [facts for facts in slices if not facts.mirrored]
+    if not selecting:
+        return slices
+    # Others may add slices for the same Service (what other clusters have, say); Endpoints know nothing of these.
+    own = [facts for facts in slices if facts.manager == MANAGED_BY_CONTROLLER]
+    return own or [facts for facts in slices if not facts.mirrored]
+
+
+def _why_dead(service: ServiceFacts | None, endpoints: EndpointsFacts | None) -> str:
+    """Why the mirroring controller would not make the slices that are there (KEP-0752); "" if it would."""
+    if service is None:
+        return "no Service of this name"
+    if service.role == "selecting":
+        return "its Service has a selector now"
+    if endpoints is None:
+        return "no Endpoints of this name"
+    if endpoints.skip_mirror:
+        return "its Endpoints are not to be mirrored"
+    return "its Endpoints are a lock" if endpoints.lock is not None else ""
+
+
+class _Difference(msgspec.Struct, frozen=True):
+    """``turned``: addresses that are ready on one side alone."""
+
+    only_endpoints: frozenset[Packed]
+    only_slices: frozenset[Packed]
+    turned: frozenset[Packed]
+
+    @property
+    def empty(self) -> bool:
+        return not (self.only_endpoints or self.only_slices or self.turned)
+
+    def tell(self) -> str:
+        parts = (
+            (self.only_endpoints, "only in Endpoints"),
+            (self.only_slices, "only in EndpointSlices"),
+            (self.turned, "not equally ready"),
+        )
+        return "; ".join(f"{count(len(which), 'address')} {what} ({_spell(which)})" for which, what in parts if which)
+
+
+def _without_port(service: ServiceFacts | None, slices: Iterable[SliceFacts]) -> frozenset[Packed]:
+    """Addresses of Pods that have none of the ports which the Service asks for by name: they are in a slice without
+    ports, and in Endpoints, which have an address for each port, not at all."""
+    if service is None or service.role != "selecting" or not service.named_ports:
+        return frozenset()
+    lacking: set[Packed] = set()
+    served: set[Packed] = set()
+    for facts in slices:
+        listed = (address for address, state in unpack(facts.addresses) if state != LEAVING)
+        (lacking if facts.portless else served).update(listed)
+    return frozenset(lacking - served)
+
+
+def _compare(
+    endpoints: EndpointsFacts, slices: list[SliceFacts], address_bytes: int, left_out: frozenset[Packed]
+) -> _Difference:
+    """*address_bytes*: the one family to compare; 0: all.  *left_out*: addresses that Endpoints need not have.
+
+    An address that one side has both ready and not (two Pods on one host, say) is not compared in that.
+    """
+    left = _states([endpoints.addresses], address_bytes)
+    right = _states([facts.addresses for facts in slices], address_bytes)
+    both = left.keys() & right.keys()
+    certain = ({READY}, {WAITING})
+    return _Difference(
+        frozenset(left.keys() - right.keys()),
+        frozenset(right.keys() - left.keys() - left_out),
+        frozenset(a for a in both if left[a] in certain and right[a] in certain and left[a] != right[a]),
+    )
+
+
+def _states(parts: Iterable[bytes], address_bytes: int) -> dict[Packed, set[int]]:
+    """Addresses that Endpoints might have, with what is said of them."""
+    states: dict[Packed, set[int]] = {}
+    for data in parts:
+        for address, state in unpack(data):
+            if state != LEAVING and address_bytes in (0, len(address)):
+                states.setdefault(address, set()).add(state)
+    return states
+
+
+def _spell(addresses: Iterable[Packed]) -> str:
+    return some([spelled(address) for address in sorted(addresses, key=lambda address: (len(address), address))])
+
+
+def _last_write(writers: Iterable[FieldWriter]) -> tuple[str, str]:
+    """When and by whom: "" where nothing tells."""
+    return max(((writer.time, writer.manager) for writer in writers if writer.addresses), default=("", ""))

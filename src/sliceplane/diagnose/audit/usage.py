@@ -1,0 +1,138 @@
+"""Who reads, watches and writes Endpoints, by the lines of an audit log (``audit.k8s.io`` Events).
+
+A *client* is a user together with the program that its User-Agent names.  Those that are part of the control plane
+are left out: they work on Endpoints because that is their task, or look at every object whatever it is.  Requests that
+were refused (401, 403) tell nothing about who depends on an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from sliceplane.diagnose.audit.wire import WireAuditEvent
+
+#: clients, and objects of one client, that are told apart
+CLIENTS_MAX: Final = 10_000
+OBJECTS_MAX: Final = 100
+_READS: Final = ("get", "list", "watch")
+_WRITES: Final = ("create", "update", "patch", "delete", "deletecollection")
+_ACCOUNT: Final = "system:serviceaccount:kube-system:"
+CONTROL_PLANE: Final = frozenset(
+    (
+        *("system:kube-controller-manager", "system:apiserver"),
+        *(f"{_ACCOUNT}{name}" for name in ("endpoint-controller", "endpointslicemirroring-controller")),
+        *(f"{_ACCOUNT}{name}" for name in ("generic-garbage-collector", "namespace-controller")),
+        f"{_ACCOUNT}resourcequota-controller",
+    )
+)
+OWN_AGENT: Final = "sliceplane"
+
+_events = msgspec.json.Decoder(WireAuditEvent)
+
+
+@dataclass(slots=True)
+class ReadingClient:
+    """``everywhere``, ``namespaces``: what it listed or watched; ``objects``: what it read by name
+    (``namespace/name``).  ``more_objects``: there were more than are kept."""
+
+    user: str
+    agent: str
+    requests: dict[str, int] = field(default_factory=dict)
+    everywhere: bool = False
+    namespaces: set[str] = field(default_factory=set)
+    objects: set[str] = field(default_factory=set)
+    more_objects: bool = False
+    last: str = ""
+
+    @property
+    def reads(self) -> bool:
+        return self.everywhere or self.more_objects or bool(self.namespaces or self.objects)
+
+    def saw(self, verb: str, namespace: str, name: str, requests: int) -> None:
+        self.requests[verb] = self.requests.get(verb, 0) + requests
+        if verb not in _READS:
+            return
+        if name:
+            self._read(f"{namespace}/{name}")
+        elif namespace:
+            if len(self.namespaces) < OBJECTS_MAX:
+                self.namespaces.add(namespace)
+            else:
+                self.everywhere = True
+        else:
+            self.everywhere = True
+
+    def _read(self, key: str) -> None:
+        if len(self.objects) < OBJECTS_MAX:
+            self.objects.add(key)
+        elif key not in self.objects:
+            self.more_objects = True
+
+
+@dataclass(slots=True)
+class AuditLogUsage:
+    """Owned by the reader of the lines.  ``begins``, ``ends``: RFC 3339, "" where no line tells."""
+
+    lines: int = 0
+    unreadable: int = 0
+    begins: str = ""
+    ends: str = ""
+    #: requests of clients beyond ``CLIENTS_MAX``
+    overflow: int = 0
+    _clients: dict[tuple[str, str], ReadingClient] = field(default_factory=dict)
+
+    def on_line(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        self.lines += 1
+        try:
+            event = _events.decode(line)
+        except (ValueError, RecursionError):
+            self.unreadable += 1
+            return
+        time = event.stage_timestamp or event.request_received_timestamp
+        if not (event.verb and event.stage and time):
+            # JSON of another kind: a log without a single request must not read as one without a reader.
+            self.unreadable += 1
+            return
+        self.begins = min(self.begins or time, time)
+        self.ends = max(self.ends, time)
+        if _concerns(event):
+            self._count(event, time)
+
+    def _count(self, event: WireAuditEvent, time: str) -> None:
+        who = event.impersonated_user or event.user
+        user = who.username if who is not None else ""
+        agent = event.user_agent.partition("/")[0].strip()
+        if user in CONTROL_PLANE or agent == OWN_AGENT:
+            return
+        client = self._clients.get((user, agent))
+        if client is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                self.overflow += 1
+                return
+            client = self._clients[user, agent] = ReadingClient(user, agent)
+        assert event.object_ref is not None, "an event that counts names its object"
+        # A watch counts when it begins; one that was there before the log shows only how it ends.
+        requests = 0 if event.verb == "watch" and event.stage == "ResponseComplete" else 1
+        client.saw(event.verb, event.object_ref.namespace, event.object_ref.name, requests)
+        client.last = max(client.last, time)
+
+    @property
+    def clients(self) -> tuple[ReadingClient, ...]:
+        """By user and program."""
+        return tuple(self._clients[key] for key in sorted(self._clients))
+
+
+def _concerns(event: WireAuditEvent) -> bool:
+    """A request on Endpoints that was let in; one line of it, but two of a watch."""
+    target = event.object_ref
+    answer = event.response_status
+    if target is None or target.resource != "endpoints" or target.api_group:
+        return False
+    if event.verb not in (*_READS, *_WRITES) or (answer is not None and answer.code in (401, 403)):
+        return False
+    return event.stage == "ResponseComplete" or (event.verb == "watch" and event.stage == "ResponseStarted")

@@ -1,0 +1,107 @@
+"""The answer of ``sliceplane drift``: a row for each node and findings; as a document, and as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from sliceplane.api.findings.finding import Finding
+from sliceplane.api.findings.text import fact, lines_of
+from sliceplane.kit.columns import table
+
+#: nodes that are in step are counted beyond so many
+ROWS_MAX = 200
+
+
+State = Literal[
+    "in step",
+    "catching up",
+    "behind",
+    "lost an event",
+    "kernel differs",
+    "stopped",
+    "never told",
+    "unknown",
+    "emulated",
+]
+#: the worst first; a node is what comes first of what it is
+ORDER: Final[tuple[State, ...]] = (
+    "lost an event", "kernel differs", "stopped", "behind", "never told", "unknown", "catching up", "emulated",
+    "in step",
+)  # fmt: skip
+
+
+class DriftRow(NamedTuple):
+    """``cache`` and ``kernel`` are words; ``behind_s`` is 0 where nothing is missing, or its age is not known."""
+
+    node: str
+    state: State
+    revision: int
+    behind: int
+    behind_s: float
+    told_s: float | None
+    cache: str
+    kernel: str
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """``rows``: the worst first, then by name."""
+
+    rows: tuple[DriftRow, ...]
+    findings: tuple[Finding, ...]
+    not_looked_at: tuple[str, ...]
+
+    @property
+    def differs(self) -> bool:
+        return any(row.state in ORDER[:4] for row in self.rows) or bool(self.findings)
+
+    @property
+    def is_blind(self) -> bool:
+        """Returns True if the state of a node is not known or too young to judge, or no node can report one."""
+        return all(row.state == "emulated" for row in self.rows) or any(
+            row.state in ("unknown", "never told", "catching up") for row in self.rows
+        )
+
+    def as_document(self) -> dict[str, Any]:
+        return {
+            "nodes": [
+                {
+                    "node": row.node,
+                    "state": row.state,
+                    "revision": row.revision,
+                    "objectsBehind": row.behind,
+                    "secondsBehind": round(row.behind_s, 1),
+                    "secondsSinceReport": None if row.told_s is None else round(row.told_s, 1),
+                    "cache": row.cache,
+                    "kernel": row.kernel,
+                }
+                for row in self.rows
+            ],
+            "findings": [finding.as_document() for finding in self.findings],
+            "notLookedAt": list(self.not_looked_at),
+        }
+
+
+def as_text(drift: Drift, width: int | None = None) -> str:
+    """*width*: columns of the screen; ``None``: lines are as long as they come."""
+    return "\n".join(_lines(drift, width))
+
+
+def _lines(drift: Drift, width: int | None) -> Iterator[str]:
+    if drift.rows:
+        heads = ("NODE", "STATE", "VERSION", "TOLD", "BEHIND", "CACHE", "KERNEL")
+        yield from table(heads, [_cells(row) for row in drift.rows], rows_max=ROWS_MAX, elsewhere="--output json")
+    else:
+        yield "no node proxy of Sliceplane reports here"
+    for finding in drift.findings:
+        yield from lines_of(finding, "cause", width)
+    for phrase in drift.not_looked_at:
+        yield from fact("not seen", phrase, width)
+
+
+def _cells(row: DriftRow) -> tuple[str, ...]:
+    told = "never" if row.told_s is None else f"{row.told_s:.0f} s ago"
+    behind = f"{row.behind}, {row.behind_s:.0f} s" if row.behind else "-"
+    return (row.node, row.state, str(row.revision or "-"), told, behind, row.cache, row.kernel)

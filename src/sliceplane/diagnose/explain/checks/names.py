@@ -1,0 +1,238 @@
+"""Names in DNS: the cluster's DNS server, the client's settings, and what a headless Service tells.
+
+DNS servers differ; what is looked at is what all of them share: the Service kube-dns, and the Corefile where CoreDNS
+has one (kubernetes.io, "DNS for Services and Pods"; kubernetes/dns, the specification 1.1.0).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from sliceplane.api.discovery import LABEL_SERVICE_NAME
+from sliceplane.api.findings.finding import Evidence, Finding
+from sliceplane.api.findings.wording import pairs_text, part, patch
+from sliceplane.api.requests import Selection
+from sliceplane.diagnose.explain.case import ServiceCase, name_of, pod_name, seen
+from sliceplane.diagnose.explain.checks.ports import resolved
+from sliceplane.diagnose.explain.checks.workloads import root_of
+from sliceplane.diagnose.explain.objects import CONFIG_MAPS, SERVICES, SLICES, STATEFUL_SETS
+from sliceplane.kit.ip import parse_lenient
+
+SYSTEM = "kube-system"
+DNS = "kube-dns"
+COREFILE = "coredns"
+
+
+def wants(case: ServiceCase) -> Iterator[Selection]:
+    yield SERVICES.named(SYSTEM, DNS)
+    if case.facts.get(SERVICES, SYSTEM, DNS) is not None:
+        yield SLICES.in_namespace(SYSTEM, f"{LABEL_SERVICE_NAME}={DNS}")
+        yield CONFIG_MAPS.named(SYSTEM, COREFILE)
+    target = _target_of(case)
+    if target is not None:
+        yield SERVICES.named(*target)
+    if case.is_headless:
+        for owner in _stateful_sets(case):
+            yield STATEFUL_SETS.named(case.namespace, owner)
+
+
+def dns_is_down(case: ServiceCase) -> Iterable[Finding]:
+    """C1, of the server."""
+    server = case.facts.get(SERVICES, SYSTEM, DNS)
+    selection = SLICES.in_namespace(SYSTEM, f"{LABEL_SERVICE_NAME}={DNS}")
+    if server is None or case.service is None or not case.was_read(selection):
+        return
+    endpoints = [endpoint for item in case.facts.slices_of(SYSTEM, DNS) for endpoint in item.endpoints or ()]
+    if not any(endpoint.conditions.ready is not False for endpoint in endpoints):
+        yield Finding(
+            code="C1",
+            subject=name_of(SERVICES, server),
+            sentence=f"Service {SYSTEM}/{DNS} has {part(0, len(endpoints), 'endpoint')} ready",
+            evidence=(seen(SERVICES, server, "spec.selector", pairs_text(server.spec.selector or {}) or "(none)"),),
+            effect="no name of the cluster resolves; addresses work",
+            remedy=f"sliceplane explain service -n {SYSTEM} {DNS}",
+        )
+
+
+def corefile(case: ServiceCase) -> Iterable[Finding]:
+    """C1, of its configuration."""
+    config = case.facts.get(CONFIG_MAPS, SYSTEM, COREFILE)
+    if config is None or case.service is None:
+        return
+    name = f"{case.name}.{case.namespace}.svc.cluster.local"
+    for line, answer in _overrides((config.data or {}).get("Corefile", ""), name):
+        yield Finding(
+            code="C1",
+            subject=name_of(CONFIG_MAPS, config),
+            sentence=f"the Corefile {answer} for {name}: {line}",
+            evidence=(seen(CONFIG_MAPS, config, "data.Corefile", line),),
+            effect=f"the name of {case.name} leads elsewhere, or nowhere; its address works",
+            remedy=f"kubectl -n {SYSTEM} edit configmap {COREFILE}",
+        )
+
+
+def _overrides(text: str, name: str) -> Iterator[tuple[str, str]]:
+    """Lines that answer *name* in the place of the plug-in kubernetes, and what they do."""
+    block: list[str] = []
+    for line in map(str.strip, text.splitlines()):
+        words = line.split()
+        if words[:1] == ["template"]:
+            block = [line]
+        elif block and line == "}":
+            pattern = next((entry.split(None, 1)[1] for entry in block if entry.startswith("match ")), "")
+            if pattern and _matches(pattern.strip('"'), name):
+                rcode = next((entry.split()[1] for entry in block if entry.startswith("rcode ")), "another address")
+                yield f"template {pattern}", f"answers {rcode}"
+            block = []
+        elif block:
+            block.append(line)
+        elif words[:1] == ["rewrite"] and "name" in words and _is_rewritten(words[words.index("name") + 1 :], name):
+            yield line, "asks for another name"
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, f"{name}.") is not None
+    except re.error:
+        return False
+
+
+def _is_rewritten(words: list[str], name: str) -> bool:
+    kinds = ("exact", "prefix", "suffix", "substring", "regex")
+    kind, wanted = (words[0], words[1:2]) if words[:1] and words[0] in kinds else ("exact", words[:1])
+    if not wanted:
+        return False
+    text = wanted[0].rstrip(".")
+    match kind:
+        case "exact":
+            return text == name
+        case "prefix":
+            return name.startswith(text)
+        case "suffix":
+            return name.endswith(text)
+        case "substring":
+            return text in name
+    return _matches(wanted[0], name)
+
+
+def client_asks_elsewhere(case: ServiceCase) -> Iterable[Finding]:
+    """C2"""
+    pod = case.client.pod if case.client is not None else None
+    if pod is None or case.service is None:
+        return
+    policy = pod.spec.dns_policy or "ClusterFirst"
+    if policy in ("Default", "None"):
+        why = f"dnsPolicy of {pod.metadata.name} is {policy}"
+    elif policy == "ClusterFirst" and pod.spec.host_network:
+        why = f"{pod.metadata.name} has the node's network, where ClusterFirst means Default"
+    else:
+        return
+    yield Finding(
+        code="C2",
+        subject=pod_name(pod),
+        certainty="likely" if policy == "None" else "certain",
+        sentence=f"{why}: it does not ask the cluster's DNS",
+        evidence=(Evidence(subject=pod_name(pod), field="spec.dnsPolicy", value=policy),),
+        effect=f"the name of {case.name} does not resolve there; its address works",
+        remedy=f"dnsPolicy {'ClusterFirstWithHostNet' if pod.spec.host_network else 'ClusterFirst'} in its template",
+    )
+
+
+def headless_tells_ready_ones(case: ServiceCase) -> Iterable[Finding]:
+    """C3"""
+    if case.service is None or not case.is_headless or case.service.spec.publish_not_ready_addresses:
+        return
+    if case.endpoints and not case.ready and not any(pod.is_ready for pod in case.live):
+        yield Finding(
+            code="C3",
+            subject=case.subject,
+            sentence=f"DNS has no record of {case.name}: {part(0, len(case.endpoints), 'endpoint', 'is')} ready",
+            evidence=(case.field("spec.publishNotReadyAddresses", "false"),),
+            effect="Pods that look for each other before they are ready never find each other",
+            remedy=patch(case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": True}}),
+        )
+
+
+def headless_port(case: ServiceCase) -> Iterable[Finding]:
+    """C4"""
+    if case.service is None or not case.is_headless or not case.live:
+        return
+    for port in case.service.spec.ports or ():
+        if case.question.port not in ("", str(port.port), port.name):
+            continue
+        numbers = {number for pod in case.live if (number := resolved(port, pod)) is not None}
+        if numbers and port.port not in numbers:
+            there = ", ".join(map(str, sorted(numbers)))
+            yield Finding(
+                code="C4",
+                subject=case.subject,
+                sentence=f"{case.name} is headless, so no node translates {port.port}: its Pods listen on {there}",
+                evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to {there}"),),
+                effect=f"connections to {port.port} are refused by the Pods",
+                remedy=f"dial {there}, or give the Service a cluster IP",
+            )
+
+
+def names_of_pods(case: ServiceCase) -> Iterable[Finding]:
+    """C5"""
+    if not case.is_headless:
+        return
+    for owner in _stateful_sets(case):
+        stateful_set = case.facts.get(STATEFUL_SETS, case.namespace, owner)
+        if stateful_set is None or stateful_set.spec.service_name == case.name:
+            continue
+        named = stateful_set.spec.service_name
+        yield Finding(
+            code="C5",
+            subject=case.subject,
+            sentence=f"StatefulSet {owner} names its Service {named or '(none)'}, not {case.name}",
+            evidence=(seen(STATEFUL_SETS, stateful_set, "spec.serviceName", named or "(not set)"),),
+            effect=f"{owner}-0.{case.name} does not resolve"
+            + (f"; {owner}-0.{named} does, if that Service is there" if named else ""),
+            remedy=f"dial {owner}-0.{named}" if named else f"make the StatefulSet anew with serviceName {case.name}",
+        )
+
+
+def alias_leads_nowhere(case: ServiceCase) -> Iterable[Finding]:
+    """C7"""
+    if case.service is None or case.service.spec.type != "ExternalName":
+        return
+    name = case.service.spec.external_name
+    target = _target_of(case)
+    if parse_lenient(name) is not None:
+        why = "that is an address, which DNS has no name for"
+        remedy = "make it a Service without a selector, and an EndpointSlice with the address"
+    elif target is not None and case.was_read(SERVICES.named(*target)) and case.facts.get(SERVICES, *target) is None:
+        why = f"there is no Service {target[0]}/{target[1]}"
+        remedy = f"kubectl -n {target[0]} get services"
+    else:
+        return
+    yield Finding(
+        code="C7",
+        subject=case.subject,
+        certainty="certain" if target is None else "likely",
+        sentence=f"{case.name} is an alias of {name}: {why}",
+        evidence=(case.field("spec.externalName", name),),
+        effect=f"the name of {case.name} leads nowhere",
+        remedy=remedy,
+    )
+
+
+def _target_of(case: ServiceCase) -> tuple[str, str] | None:
+    """The Service of the cluster whose name an ExternalName is, by its look: ``NAME.NAMESPACE.svc.``."""
+    if case.service is None or case.service.spec.type != "ExternalName":
+        return None
+    labels = case.service.spec.external_name.rstrip(".").split(".")
+    return (labels[1], labels[0]) if len(labels) > 3 and labels[2] == "svc" else None
+
+
+def _stateful_sets(case: ServiceCase) -> list[str]:
+    """Of the Service's Pods."""
+    return sorted({root.name for root in map(root_of, case.live) if root.kind == "StatefulSet"})
+
+
+CHECKS = (
+    dns_is_down, corefile, client_asks_elsewhere, headless_tells_ready_ones, headless_port, names_of_pods,
+    alias_leads_nowhere,
+)  # fmt: skip

@@ -1,0 +1,228 @@
+"""Pods that stop being endpoints: they ended, they leave; and those that are endpoints all the same (one address twice,
+published before they are ready).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from sliceplane.api.discovery import ANNOTATION_DRAIN, EndpointSlice
+from sliceplane.api.findings.codes import Severity
+from sliceplane.api.findings.finding import Evidence, Finding
+from sliceplane.api.findings.wording import clipped, count, lasting, part, patch, since, some
+from sliceplane.api.requests import Selection
+from sliceplane.diagnose.explain.case import PodCase, PodsCase, ServiceCase, pod_name, seen
+from sliceplane.diagnose.explain.checks.pod_troubles import (
+    STARTING_S,
+    Trouble,
+    effect_on,
+    names_of,
+    seen_condition,
+    weigh,
+)
+from sliceplane.diagnose.explain.checks.pods import wants_of_state
+from sliceplane.diagnose.explain.checks.rollouts import fallback
+from sliceplane.diagnose.explain.checks.workloads import cannot_make_pods, root_of, scaled_down
+from sliceplane.diagnose.explain.facts import Facts
+from sliceplane.diagnose.explain.objects import PODS, SLICES, FullPod
+
+#: beyond its grace period, what the kubelet needs to end a Pod
+ENDING_S: Final = 60.0
+GRACE_DEFAULT_S: Final = 30
+
+
+def wants(case: PodsCase) -> Iterator[Selection]:
+    """Besides what the state of Pods needs, whose an address is now: where a Pod is the question, or an endpoint is of
+    a Pod that ended."""
+    yield from wants_of_state(case)
+    if case.question.kind == "everything":
+        return
+    if isinstance(case, PodCase):
+        yield from (_pods_at(address) for pod in case.judged if _is_apart(pod) for address in pod.addresses[:1])
+    if isinstance(case, ServiceCase):
+        yield from (_pods_at(address) for address, _, _ in list(_endpoints_of_ended(case))[:1])
+
+
+def _pods_at(address: str) -> Selection:
+    return Selection(PODS.resource, field_selector=f"status.podIP={address}")
+
+
+def ended(case: PodsCase) -> Iterable[Finding]:
+    """R10.  Where others live or were asked not to, one that ended is no loss."""
+    over = [pod for pod in case.judged if pod.is_over]
+    if not over or any(not pod.is_over for pod in case.judged):
+        return
+    if isinstance(case, ServiceCase) and (list(scaled_down(case)) or list(cannot_make_pods(case))):
+        return
+    pod = over[-1]
+    reason = f" ({pod.status.reason})" if pod.status.reason else ""
+    root, name = root_of(pod), pod.metadata.name
+    several = f"{count(len(over), 'matching Pod', 'has')} ended; {name}" if len(over) > 1 else f"{name}"
+    is_done = pod.status.phase == "Succeeded" and (root.kind == "Job" or case.subject.kind == "Pod")
+    # A Service without an endpoint is never well, also where that is as intended.
+    done_weight: Severity = "note" if case.subject.kind == "Pod" else "warning"
+    again = f"kubectl -n {pod.metadata.namespace} get {root.kind.lower()} {root.name} -o wide"
+    yield Finding(
+        code="R10",
+        subject=case.subject,
+        weight=done_weight if is_done else None,
+        sentence=f"{several}: {pod.status.phase}{reason}"
+        + (f", {clipped(pod.status.message)}" if pod.status.message else ""),
+        evidence=(Evidence(subject=pod_name(pod), field="status.phase", value=f"{pod.status.phase}{reason}"),),
+        effect="a Pod that ended is no endpoint, and never starts again",
+        remedy="make the Pod anew: it has no owner that would" if root.kind == "Pod" else again,
+    )
+
+
+def leaving(case: PodsCase) -> Iterable[Finding]:
+    """R11.  Where proxies fall back to Pods that leave in time, D6 says so."""
+    going = [pod for pod in case.judged if pod.is_going and not pod.is_over]
+    if not going or case.is_served or any(not pod.is_going and not pod.is_over for pod in case.judged):
+        return
+    pod = going[0]
+    metadata = pod.metadata
+    grace = metadata.deletion_grace_period_seconds
+    grace = GRACE_DEFAULT_S if grace is None else grace
+    # The time of deletion is when the grace period ends.
+    age = max(0.0, (since(metadata.deletion_timestamp, case.now) or 0.0) + grace)
+    serving = "still serving, which counts while no Pod is ready" if pod.is_ready else "not serving"
+    if isinstance(case, PodCase) and not case.services:
+        serving = "still running" if pod.is_ready else "not ready"
+    held = f"; it waits for {some(metadata.finalizers)}" if metadata.finalizers else ""
+    delete = f"kubectl -n {metadata.namespace} delete pod {metadata.name} --force --grace-period=0"
+    remedy = "wait until another Pod is ready, or see why none is made"
+    if held:
+        remedy = f"see why the owner of {some(metadata.finalizers or ())} does not act: its log"
+    elif age > grace + ENDING_S:
+        remedy = delete
+    trouble = Trouble(
+        "R11",
+        f"terminating for {lasting(age)}, {grace} s allowed; {serving}{held}",
+        age,
+        (Evidence(subject=pod_name(pod), field="metadata.deletionTimestamp", value=metadata.deletion_timestamp or ""),),
+        remedy,
+        allowed_s=grace + ENDING_S,
+    )
+    weight = weigh(case, trouble)
+    severity = weight.severity if weight is not None else None
+    if severity == "note" and isinstance(case, ServiceCase) and list(fallback(case)):
+        return
+    yield Finding(
+        code="R11",
+        subject=case.subject,
+        weight="warning" if severity == "note" else severity,
+        sentence=f"{names_of(case, going)}: {trouble.words}",
+        evidence=trouble.evidence,
+        effect="connections that it has go on until it ends" if pod.is_ready else effect_on(case, going),
+        remedy=trouble.remedy,
+    )
+
+
+def drained(case: PodsCase) -> Iterable[Finding]:
+    """R11, of Pods that nothing deletes.  Where others serve, a Service lacks nothing."""
+    marked = [pod for pod in case.judged if pod.is_drained and pod.is_ready and not pod.is_going and not pod.is_over]
+    if not marked or case.is_served or (isinstance(case, ServiceCase) and case.ready):
+        return
+    if isinstance(case, PodCase) and all(service.spec.publish_not_ready_addresses for service in case.services):
+        return
+    marks = [(pod.metadata.annotations or {})[ANNOTATION_DRAIN] for pod in marked]
+    age = since(marks[0], case.now)
+    names = " ".join(pod.metadata.name for pod in marked)
+    yield Finding(
+        code="R11",
+        subject=case.subject,
+        weight="error" if isinstance(case, ServiceCase) else "note",
+        sentence=f"{names_of(case, marked)}: ready, and marked by sliceplane drain"
+        + (f" for {lasting(age)}" if age is not None else ""),
+        evidence=(
+            Evidence(subject=pod_name(marked[0]), field=f"metadata.annotations[{ANNOTATION_DRAIN}]", value=marks[0]),
+        ),
+        effect=effect_on(case, marked),
+        remedy=f"kubectl -n {marked[0].metadata.namespace} annotate pod {names} {ANNOTATION_DRAIN}-",
+    )
+
+
+def one_address_twice(case: PodsCase) -> Iterable[Finding]:
+    """R13"""
+    holders = case.facts.derived(_holders)
+    for pod in case.judged:
+        if not _is_apart(pod) or pod.is_over:
+            continue
+        for address in pod.addresses:
+            others = [other for other in holders.get(address, []) if other.metadata.uid != pod.metadata.uid]
+            if others:
+                yield _twice(case, address, pod, others[0])
+                return
+    if isinstance(case, ServiceCase):
+        for address, endpoint_slice, dead in _endpoints_of_ended(case):
+            others = [other for other in holders.get(address, []) if other.metadata.uid != dead.metadata.uid]
+            if others:
+                yield _twice(case, address, others[0], dead, seen(SLICES, endpoint_slice, "endpoints", address))
+                return
+
+
+def _is_apart(pod: FullPod) -> bool:
+    """Pods in the network of their node share its address."""
+    return not pod.spec.host_network
+
+
+def _holders(facts: Facts) -> dict[str, list[FullPod]]:
+    grouped: dict[str, list[FullPod]] = defaultdict(list)
+    for pod in facts.of(PODS):
+        if _is_apart(pod) and not pod.is_over:
+            for address in pod.addresses:
+                grouped[address].append(pod)
+    return dict(grouped)
+
+
+def _endpoints_of_ended(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice, FullPod]]:
+    for endpoint_slice, endpoint in case.endpoints:
+        target = endpoint.target_ref
+        pod = case.facts.get(PODS, case.namespace, target.name) if target is not None and target.kind == "Pod" else None
+        if pod is not None and pod.is_over and endpoint.addresses:
+            yield endpoint.addresses[0], endpoint_slice, pod
+
+
+def _twice(case: PodsCase, address: str, pod: FullPod, other: FullPod, *evidence: Evidence) -> Finding:
+    phase = f", {other.status.phase}," if other.is_over else ""
+    unlike = other.is_over or not other.is_ready
+    loser = other if unlike else pod
+    return Finding(
+        code="R13",
+        subject=case.subject,
+        sentence=f"{address} is {pod.metadata.key}'s and{phase} {other.metadata.key}'s",
+        evidence=(
+            Evidence(subject=pod_name(pod), field="status.podIPs", value=", ".join(pod.addresses)),
+            Evidence(subject=pod_name(other), field="status.podIPs", value=", ".join(other.addresses)),
+            *evidence,
+        ),
+        effect="which of the two answers is up to the network",
+        remedy=f"kubectl -n {loser.metadata.namespace} delete pod {loser.metadata.name}",
+    )
+
+
+def published_unready(case: ServiceCase) -> Iterable[Finding]:
+    """R14.  Behind a headless Service peers look for one another before they are ready, which is what it is for."""
+    service = case.service
+    if service is None or not service.spec.publish_not_ready_addresses or case.pod is not None:
+        return
+    unready = [pod for pod in case.live if not pod.is_ready and not pod.is_going and pod.addresses]
+    old = [pod for pod in unready if (since(pod.status.start_time, case.now) or 0.0) >= STARTING_S]
+    if not old or (case.is_headless and case.question.kind == "everything"):
+        return
+    yield Finding(
+        code="R14",
+        subject=case.subject,
+        weight=None if case.is_headless else "warning",
+        sentence=f"{part(len(old), len(case.live), 'Pod', 'is')} published on purpose without being ready "
+        f"({some([pod.metadata.name for pod in old])})",
+        evidence=(case.field("spec.publishNotReadyAddresses", "true"), seen_condition(old[0], "Ready", "False")),
+        effect="they get connections before they can answer them",
+        remedy=patch(case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": False}}),
+    )
+
+
+CHECKS: Final = (ended, leaving, drained, one_address_twice, published_unready)
+POD_CHECKS: Final = (ended, leaving, drained, one_address_twice)

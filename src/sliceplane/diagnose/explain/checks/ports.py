@@ -1,0 +1,294 @@
+"""From a port of the Service to a port of each Pod, and the families of addresses in between.
+
+``resolved`` is the rule by which the EndpointSlice controller finds the number (kubernetes.io, "Service", target port):
+a number is taken as it is, a name is looked for in containers and in sidecars, the first that has it counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from sliceplane.api.core import ContainerPort, ServicePort
+from sliceplane.api.discovery import (
+    LABEL_MANAGED_BY,
+    MANAGED_BY_CONTROLLER,
+    MANAGED_BY_MIRRORING,
+    EndpointPort,
+    EndpointSlice,
+)
+from sliceplane.api.findings.finding import Evidence, Finding
+from sliceplane.api.findings.wording import count, nearest, part, patch, some
+from sliceplane.consume.agents.registration import MANAGED_BY as MANAGED_BY_AGENTS
+from sliceplane.diagnose.explain.case import ServiceCase, pod_name, seen
+from sliceplane.diagnose.explain.checks.services import ports_text
+from sliceplane.diagnose.explain.checks.workloads import root_of
+from sliceplane.diagnose.explain.objects import SLICES, FullContainer, FullPod
+from sliceplane.kit.ip import family, parse_lenient
+
+
+def servers(pod: FullPod) -> Iterator[tuple[FullContainer, bool]]:
+    """The containers whose ports count, and whether each is a sidecar."""
+    for container in pod.spec.containers or ():
+        yield container, False
+    for container in pod.spec.init_containers or ():
+        if container.restart_policy == "Always":
+            yield container, True
+
+
+def declared(pod: FullPod) -> Iterator[tuple[ContainerPort, bool]]:
+    for container, sidecar in servers(pod):
+        for port in container.ports or ():
+            yield port, sidecar
+
+
+def resolved(port: ServicePort, pod: FullPod) -> int | None:
+    """The number on *pod*; ``None``: no container has the name."""
+    target = port.target_port
+    if not isinstance(target, str):
+        return target or port.port
+    matches = (entry for entry, _ in declared(pod) if (entry.name, entry.protocol) == (target, port.protocol))
+    return next((entry.container_port for entry in matches), None)
+
+
+def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
+    """T1"""
+    for port in _ports(case):
+        if isinstance(port.target_port, str) or not case.live:
+            continue
+        number = port.target_port or port.port
+        theirs = sorted({entry.container_port for pod in case.live for entry, _ in declared(pod)})
+        everyone_declares = all(any(True for _ in declared(pod)) for pod in case.live)
+        if number in theirs or not everyone_declares or any(number in _probed(pod) for pod in case.live):
+            continue
+        numbers = ", ".join(map(str, theirs))
+        ended = {outcome for target, outcome in case.tried.items() if target.port == number}
+        if "open" in ended:
+            continue  # it listens there and declares nothing
+        yield Finding(
+            code="T1",
+            subject=case.subject,
+            certainty="certain" if "refused" in ended else "likely",
+            sentence=f"{part(0, len(case.live), 'Pod', 'declares')} port {number}; declared: {numbers}",
+            evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to {number}"),),
+            effect="Pods refuse the connection, if nothing listens there",
+            remedy=_target(case, port, theirs[0]),
+        )
+
+
+def refused(case: ServiceCase) -> Iterable[Finding]:
+    """T6: connections were tried from here.  Where no Pod declares the port, T1 says it; silence proves nothing, since
+    the way from here need not be that of a client."""
+    tried = case.tried
+    refusing = [target for target, outcome in tried.items() if outcome == "refused"]
+    if not refusing or any(True for _ in undeclared_number(case)):
+        return
+    first = refusing[0]
+    item = next(item for item, endpoint in case.ready if first.ip in endpoint.addresses)
+    yield Finding(
+        code="T6",
+        subject=case.subject,
+        # Where nothing at all was open, another network may have answered in the Pods' place.
+        certainty="certain" if "open" in tried.values() else "likely",
+        sentence=f"{part(len(refusing), len(tried), 'ready endpoint')} refused a connection from here: "
+        f"{some([str(target) for target in refusing])}",
+        evidence=(seen(SLICES, item, "endpoints", f"{first}, ready"),),
+        effect="clients are refused as often as one of these is chosen",
+        remedy=f"let the program listen on all addresses (0.0.0.0 or ::) at port {first.port}, not on 127.0.0.1",
+    )
+
+
+def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
+    """T2, T3, T4"""
+    for port in _ports(case):
+        name = port.target_port
+        if not isinstance(name, str):
+            continue
+        lacking = [pod for pod in case.live if resolved(port, pod) is None]
+        if name.isdigit() and lacking:
+            yield Finding(
+                code="T3",
+                subject=case.subject,
+                sentence=f"targetPort '{name}' of {case.name} is a name, and no container port is called {name}",
+                evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to the name '{name}'"),),
+                effect=f"slices have no port for {port.port}/{port.protocol}: nodes refuse it",
+                remedy=_target(case, port, int(name)),
+            )
+        elif lacking:
+            yield _lacking(case, port, name, lacking)
+        elif case.live and all(_is_sidecars(name, pod) for pod in case.live):
+            yield from _unread_sidecar(case, port, name)
+
+
+def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[FullPod]) -> Finding:
+    named = {(entry.name, entry.protocol) for pod in lacking for entry, _ in declared(pod) if entry.name}
+    there = sorted(there if protocol == port.protocol else f"{there} for {protocol}" for there, protocol in named)
+    has = f"they have {some(there)}" if there else "they name none"
+    pod = lacking[0]
+    names = ", ".join(entry.name or str(entry.container_port) for entry, _ in declared(pod))
+    return Finding(
+        code="T2",
+        subject=case.subject,
+        sentence=f"{part(len(lacking), len(case.live), 'Pod', 'has')} no port named {name}; {has}",
+        evidence=(
+            case.field("spec.ports", f"{port.port}/{port.protocol} to the name {name}"),
+            Evidence(subject=pod_name(pod), field="spec.containers", value=f"ports {names or '(none)'}"),
+        ),
+        effect=f"{port.port}/{port.protocol} never reaches {some([pod.metadata.name for pod in lacking])}",
+        remedy=_mend_name(case, port, name, lacking, [there for there, protocol in named if protocol == port.protocol]),
+    )
+
+
+def _mend_name(case: ServiceCase, port: ServicePort, name: str, lacking: list[FullPod], there: list[str]) -> str:
+    """The Service's name is changed where all Pods have one like it, or one alone."""
+    meant = [*nearest(name, there), *(there if len(there) == 1 else ())]
+    if len(lacking) == len(case.live) and meant:
+        return _target(case, port, meant[0])
+    root = root_of(lacking[0])
+    return f"name a container port {name} in the template of {root}, or set targetPort to a number"
+
+
+def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator[Finding]:
+    """Controllers before Kubernetes 1.33 did not look into sidecars (kubernetes/kubernetes#127958)."""
+    for endpoint_slice in case.slices:
+        labels = endpoint_slice.metadata.labels or {}
+        if labels.get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER or not endpoint_slice.endpoints:
+            continue
+        if port.name not in {entry.name or "" for entry in endpoint_slice.ports or ()}:
+            yield Finding(
+                code="T4",
+                subject=case.subject,
+                sentence=f"{name} is a port of a sidecar (init container), and slice {endpoint_slice.metadata.name} "
+                "was made by a controller that does not look there",
+                evidence=(seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),),
+                effect=f"{port.port}/{port.protocol} has no endpoints",
+                remedy=_target(case, port, _number_of(name, case.live[0])),
+            )
+            return
+
+
+def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
+    """T5"""
+    if case.service is None:
+        return
+    wanted = {(port.name, port.protocol) for port in _ports(case)}
+    for endpoint_slice in case.slices:
+        manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
+        if case.selector and manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING):
+            continue  # those are made of Pods, and what mirrors Endpoints beside a selector is told by E4
+        names = {(entry.name or "", entry.protocol or "TCP") for entry in endpoint_slice.ports or ()}
+        if endpoint_slice.endpoints and wanted and not names & wanted:
+            theirs = ", ".join(f"'{name}'" for name, _ in sorted(names)) or "none"
+            yield Finding(
+                code="T5",
+                subject=case.subject,
+                sentence=f"slice {endpoint_slice.metadata.name} names its port {theirs}, the Service "
+                + ", ".join(f"'{name}'" for name, _ in sorted(wanted)),
+                evidence=(
+                    seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
+                    case.field("spec.ports", ports_text(tuple(_ports(case)))),
+                ),
+                effect=f"none of its {count(len(endpoint_slice.endpoints), 'endpoint')} is used",
+                remedy=_same_port_name(case, endpoint_slice, manager),
+            )
+
+
+def _same_port_name(case: ServiceCase, endpoint_slice: EndpointSlice, manager: str) -> str:
+    """A change of the slice itself lasts only where no controller writes it."""
+    ports = _ports(case)
+    if manager == MANAGED_BY_MIRRORING:
+        return f"kubectl -n {case.namespace} edit endpoints {case.name}"
+    if manager == MANAGED_BY_AGENTS:
+        words = " ".join(f"--port {port.name}=PORT" if port.name else "--port PORT" for port in ports)
+        return f"start its agent with {words}"
+    if manager:
+        names = some([f"'{port.name}'" for port in ports])
+        return f"let {manager} name the port {names} in slice {endpoint_slice.metadata.name}, as the Service does"
+    if len(ports) == len(endpoint_slice.ports or ()) == 1:
+        operation = json.dumps([{"op": "add", "path": "/ports/0/name", "value": ports[0].name}], separators=(",", ":"))
+        name = endpoint_slice.metadata.name
+        return f"kubectl -n {case.namespace} patch endpointslice {name} --type json -p '{operation}'"
+    return f"kubectl -n {case.namespace} edit endpointslice {endpoint_slice.metadata.name}"
+
+
+def families(case: ServiceCase) -> Iterable[Finding]:
+    """T7"""
+    service = case.service
+    if service is None or not case.selector or not case.live:
+        return
+    addressed = [pod for pod in case.live if pod.addresses]
+    for wanted in service.spec.ip_families or ():
+        if not addressed or any(wanted in _families(pod) for pod in addressed):
+            continue
+        theirs = sorted({other for pod in addressed for other in _families(pod)})
+        yield Finding(
+            code="T7",
+            subject=case.subject,
+            sentence=f"{wanted} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} alone",
+            evidence=(case.field("spec.ipFamilies", ", ".join(service.spec.ip_families or ())),),
+            effect=f"no slice of {wanted} has an endpoint: nodes refuse {_cluster_ip(case, wanted)}",
+            remedy=_without_family(case, wanted, theirs),
+        )
+
+
+def _without_family(case: ServiceCase, wanted: str, theirs: list[str]) -> str:
+    """The first family of a Service never changes (kubernetes.io, "IPv4/IPv6 dual-stack")."""
+    assert case.service is not None, "families() looked"
+    families = [*(case.service.spec.ip_families or ())]
+    if families[0] == wanted:
+        return f"make {case.name} anew with ipFamilies [{theirs[0]}], or give the Pods {wanted}"
+    kept = [name for name in families if name != wanted]
+    return patch(case.namespace, "service", case.name, {"spec": {"ipFamilies": kept, "ipFamilyPolicy": "SingleStack"}})
+
+
+def _cluster_ip(case: ServiceCase, wanted: str) -> str:
+    assert case.service is not None, "families() looked"
+    for text in case.service.spec.cluster_ips or ():
+        address = parse_lenient(text)
+        if address is not None and family(address) == wanted:
+            return text
+    return f"its {wanted} address"
+
+
+def _families(pod: FullPod) -> set[str]:
+    addresses = (parse_lenient(text) for text in pod.addresses)
+    return {family(address) for address in addresses if address is not None}
+
+
+def _ports(case: ServiceCase) -> tuple[ServicePort, ...]:
+    return (
+        (case.service.spec.ports or ()) if case.service is not None and case.service.spec.type != "ExternalName" else ()
+    )
+
+
+def _probed(pod: FullPod) -> set[int]:
+    """Numbers that a readiness probe reaches: something listens there, declared or not."""
+    if not pod.is_ready:
+        return set()
+    probes = (container.readiness_probe for container, _ in servers(pod))
+    return {probe.port for probe in probes if probe is not None and isinstance(probe.port, int)}
+
+
+def _is_sidecars(name: str, pod: FullPod) -> bool:
+    return any(sidecar for entry, sidecar in declared(pod) if entry.name == name) and not any(
+        not sidecar for entry, sidecar in declared(pod) if entry.name == name
+    )
+
+
+def _number_of(name: str, pod: FullPod) -> int:
+    return next(entry.container_port for entry, _ in declared(pod) if entry.name == name)
+
+
+def _slice_ports(ports: Iterable[EndpointPort]) -> str:
+    return ", ".join(f"{port.name or '(no name)'}:{port.port or 'all'}" for port in ports) or "(none)"
+
+
+def _target(case: ServiceCase, port: ServicePort, target: int | str) -> str:
+    path = f"/spec/ports/{_ports(case).index(port)}/targetPort"
+    operation = json.dumps([{"op": "replace", "path": path, "value": target}], separators=(",", ":"))
+    return f"kubectl -n {case.namespace} patch service {case.name} --type json -p '{operation}'"
+
+
+CHECKS = (undeclared_number, named_port_missing, port_of_own_slice, families)
+#: where connections were tried
+PROBE_CHECKS = (refused,)

@@ -1,0 +1,185 @@
+"""The names: is there a Service, a Pod or a Node of that name, and does the Service have the port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from sliceplane.api.core import ServicePort
+from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.api.findings.finding import Finding, ObjectName
+from sliceplane.api.findings.wording import explain_command, nearest, some, verb
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.diagnose.explain.case import ClientCase, NodeCase, PodCase, PodsCase, ServiceCase, zone_of
+from sliceplane.diagnose.explain.objects import INGRESSES, NAMESPACES, NODES, PODS, SERVICES
+
+
+def wants(case: ServiceCase) -> Iterator[Selection]:
+    yield SERVICES.named(case.namespace, case.name)
+    yield from _client_wants(case)
+    if case.service is None and case.was_read(SERVICES.named(case.namespace, case.name)):
+        yield SERVICES.everywhere()
+        yield NAMESPACES.everywhere()
+        yield INGRESSES.in_namespace(case.namespace)
+
+
+def _client_wants(case: ServiceCase) -> Iterator[Selection]:
+    client = case.question.client
+    if client is None or client.kind == "address":
+        return
+    if client.kind != "pod":
+        yield NODES.everywhere()
+        return
+    yield PODS.named(client.namespace, client.name)
+    if not ClientCase(case.facts, case.question).is_there and case.was_read(PODS.named(client.namespace, client.name)):
+        yield PODS.in_namespace(client.namespace)
+        yield NAMESPACES.everywhere()
+        yield Selection(PODS.resource, field_selector=f"metadata.name={client.name}")
+
+
+def no_such_client(case: ServiceCase) -> Iterable[Finding]:
+    """S12, of where the question is asked from: what holds of that client is not known."""
+    client = case.question.client
+    if client is None or case.client is None or case.client.is_there:
+        return
+    effect = f"what holds for a client there is not known; without --from it is said of {case.name} alone"
+    if client.kind == "pod":
+        if case.was_read(PODS.named(client.namespace, client.name)):
+            yield _unknown(case, "S12", case.facts.of(PODS), effect, ("Pod", client.namespace, client.name))
+    elif case.was_read(NODES.everywhere()):
+        nodes = case.facts.of(NODES)
+        known = {node.metadata.name for node in nodes} if client.kind == "node" else {zone_of(node) for node in nodes}
+        shown = list(nearest(client.name, known)) or sorted(known - {""})
+        kind = client.kind.capitalize()
+        yield Finding(
+            code="S12",
+            subject=ObjectName(f"{client.kind}s", kind, "", client.name),
+            sentence=f"no {kind if client.kind == 'node' else 'Node is in zone'} {client.name}; "
+            f"there {verb(len(shown), 'is')} {some(shown) or 'none at all'}",
+            effect=effect,
+            remedy=f"kubectl get nodes -L {LABEL_ZONE}",
+        )
+
+
+def no_such_service(case: ServiceCase) -> Iterable[Finding]:
+    """S1; in a list of all Services it is an Ingress that names it, and X5 says so."""
+    if case.question.kind == "everything":
+        return
+    if case.service is not None or not case.was_read(SERVICES.named(case.namespace, case.name)):
+        return
+    yield _unknown(case, "S1", case.facts.of(SERVICES), "the name does not resolve, no node serves it")
+
+
+def pod_wants(case: PodCase) -> Iterator[Selection]:
+    yield PODS.named(case.namespace, case.name)
+    if case.pod is None and case.was_read(PODS.named(case.namespace, case.name)):
+        yield PODS.in_namespace(case.namespace)
+        yield NAMESPACES.everywhere()
+        # Of the same name elsewhere; not every Pod of the cluster.
+        yield Selection(PODS.resource, field_selector=f"metadata.name={case.name}")
+
+
+def no_such_pod(case: PodCase) -> Iterable[Finding]:
+    """S12"""
+    if case.pod is None and case.was_read(PODS.named(case.namespace, case.name)):
+        yield _unknown(case, "S12", case.facts.of(PODS), "a Pod that was replaced comes back under another name")
+
+
+def _unknown(
+    case: PodsCase, code: str, known: Iterable[Object], effect: str, of: tuple[str, str, str] | None = None
+) -> Finding:
+    """*of*: kind, namespace and name; ``None``: of the case."""
+    kind, space, own_name = of or (case.subject.kind, case.namespace, case.name)
+    elsewhere = [item.metadata.key for item in known if item.metadata.name == own_name]
+    names = [item.metadata.name for item in known if item.metadata.namespace == space]
+    meant = elsewhere + [f"{space}/{name}" for name in nearest(own_name, names)]
+    sentence = f"no {kind} {space}/{own_name}"
+    remedy = f"kubectl -n {space} get {kind.lower()}s"
+    all_listed = case.was_read(NAMESPACES.everywhere())
+    namespaces = [namespace.metadata.name for namespace in case.facts.of(NAMESPACES)] if all_listed else []
+    were_listed = case.was_read((PODS if kind == "Pod" else SERVICES).in_namespace(space))
+    if namespaces and space not in namespaces:
+        sentence += f": there is no namespace {space}"
+        meant = meant or [f"{namespace}/{own_name}" for namespace in nearest(space, namespaces)[:1]]
+        remedy = "kubectl get namespaces"
+    elif (namespace := case.facts.get(NAMESPACES, "", space)) and namespace.metadata.deletion_timestamp:
+        sentence += f": namespace {space} is being deleted since {namespace.metadata.deletion_timestamp}"
+        remedy = f"kubectl get namespace {space} -o yaml"
+    elif not names and were_listed:
+        sentence += f"; namespace {space} has no {kind}"
+    if meant:
+        there = f"there {verb(len(meant), 'is')} {some(meant)}"
+        sentence += f"; {there}" if elsewhere or names else f"; was {meant[0]} meant"
+        meant_namespace, _, name = meant[0].partition("/")
+        remedy = explain_command(ObjectName("", kind, meant_namespace, name))
+    elif names:
+        sentence += f"; {space} has {some(sorted(names))}"
+    subject = ObjectName(case.subject.plural if of is None else "pods", kind, space, own_name)
+    return Finding(code=code, subject=subject, sentence=sentence, effect=effect, remedy=remedy)
+
+
+def node_wants(case: NodeCase) -> Iterator[Selection]:
+    yield NODES.named("", case.name)
+    if case.node is None:
+        yield NODES.everywhere()
+
+
+def no_such_node(case: NodeCase) -> Iterable[Finding]:
+    """S12"""
+    if case.node is None and case.facts.was_read(NODES.everywhere()):
+        nodes = [node.metadata.name for node in case.facts.of(NODES)]
+        near = nearest(case.name, nodes)
+        shown = near or nodes
+        yield Finding(
+            code="S12",
+            subject=case.subject,
+            sentence=f"no Node {case.name}; there {verb(len(shown), 'is')} {some(shown) or 'none at all'}",
+            effect="nothing can be said of it",
+            remedy=f"sliceplane explain node {near[0]}" if near else "kubectl get nodes",
+        )
+
+
+def no_such_port(case: ServiceCase) -> Iterable[Finding]:
+    """S2, S3.  Names without a cluster IP lead to the addresses themselves, where any port may listen."""
+    dialled, protocol = case.question.port, case.question.protocol
+    if case.service is None or not dialled or not case.has_endpoints or case.is_headless:
+        return
+    ports = case.service.spec.ports or ()
+    same = [port for port in ports if dialled in (str(port.port), port.name)]
+    if any(not protocol or port.protocol == protocol for port in same):
+        return
+    evidence = (case.field("spec.ports", ports_text(ports)),)
+    if same:
+        there = same[0]
+        yield Finding(
+            code="S3",
+            subject=case.subject,
+            evidence=evidence,
+            sentence=f"{case.name} has {there.port} for {there.protocol}, not for {protocol}",
+            effect=f"nodes do not serve {dialled}/{protocol}: no answer comes",
+            remedy=_add_port(case, there.port, protocol),
+        )
+        return
+    yield Finding(
+        code="S2",
+        subject=case.subject,
+        evidence=evidence,
+        sentence=f"{case.name} has {ports_text(ports) or 'no port'}, nothing on {dialled}/{protocol or 'TCP'}",
+        effect="every node refuses the connection",
+        remedy=f"dial {ports_text(ports[:1])}" if ports else _add_port(case, 80, protocol or "TCP"),
+    )
+
+
+def ports_text(ports: tuple[ServicePort, ...]) -> str:
+    """``80/TCP (http), 443/TCP (https)``"""
+    return ", ".join(f"{port.port}/{port.protocol}" + (f" ({port.name})" if port.name else "") for port in ports)
+
+
+def _add_port(case: ServiceCase, number: int, protocol: str) -> str:
+    entry = f'{{"name":"{protocol.lower()}-{number}","port":{number},"protocol":"{protocol}"}}'
+    patch = f'[{{"op":"add","path":"/spec/ports/-","value":{entry}}}]'
+    return f"kubectl -n {case.namespace} patch service {case.name} --type json -p '{patch}'"
+
+
+NAME_CHECKS: Final = (no_such_client, no_such_service, no_such_port)

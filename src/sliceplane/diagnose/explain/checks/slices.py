@@ -1,0 +1,303 @@
+"""EndpointSlices of the Service: do they say what the Pods say, and if not, why not.
+
+Lists are of different moments, and controllers take theirs: a Pod that turned ready a moment ago is no fault.  What
+stays so for ``STALE_AFTER_S`` is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from sliceplane.api.core import Lease
+from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.findings.finding import Evidence, Finding, TooYoung
+from sliceplane.api.findings.wording import count, lasting, part, since, some
+from sliceplane.api.meta import ObservedCondition
+from sliceplane.api.quantity import amount
+from sliceplane.api.requests import Selection
+from sliceplane.consume.agents.registration import (
+    ANNOTATION_REFUSED,
+    ANNOTATION_STATE,
+    CONDITION_HELD,
+    LABEL_AGENT,
+    MANAGED_BY,
+)
+from sliceplane.diagnose.explain.case import ServiceCase, pod_name, seen
+from sliceplane.diagnose.explain.objects import LEASES, NODES, QUOTAS, SLICES, FullPod
+from sliceplane.slices.guard import REASON_HELD
+
+#: a controller that is well has written long before; upstream batches changes for at most a second or so
+STALE_AFTER_S: Final = 15.0
+#: beyond so many nodes one list is cheaper than a request each
+NODES_BY_NAME_MAX: Final = 20
+#: the Service by which Pods reach the API server
+API_SERVER: Final = ("default", "kubernetes")
+LEADERS: Final = ("kube-controller-manager", "sliceplane-controllers")
+QUOTA_NAME: Final = "count/endpointslices.discovery.k8s.io"
+
+#: conditions of a Service, and what each means for its endpoints
+_HELD: Final = {
+    REASON_HELD: "slices list endpoints whose Pods are missing, or are not ready by their Node's silence",
+    CONDITION_HELD: "slices list endpoints whose agents may be gone",
+}
+#: states of an agent's endpoint that somebody should see to, and how
+_STATES: Final = {
+    "lost": (
+        "it fell silent for longer than its Lease lasts",
+        "on its machine, see that it runs and reaches the API server: sliceplane agent status {agent}",
+    ),
+    "failing": ("its checks fail", "on its machine, see what they saw: sliceplane agent status {agent}"),
+}
+_REFUSED: Final = (
+    "start it with another --address, or stop who else has this one, "
+    "or allow it: sliceplane agent grant {agent} --service {service} --cidr NETWORK"
+)
+
+
+def wants(case: ServiceCase) -> Iterator[Selection]:
+    service = case.service
+    if service is None:
+        return
+    yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
+    if case.selector:
+        yield case.pods_selection(case.namespace)
+        yield from node_wants(case)
+    if list(_stale(case)):
+        yield QUOTAS.in_namespace(case.namespace)
+        yield from (LEASES.named("kube-system", name) for name in LEADERS)
+
+
+def node_wants(case: ServiceCase) -> Iterator[Selection]:
+    """The Nodes of the Service's Pods."""
+    names = sorted({pod.spec.node_name for pod in case.live if pod.spec.node_name})
+    if len(names) > NODES_BY_NAME_MAX:
+        yield NODES.everywhere()
+    else:
+        yield from (NODES.named("", name) for name in names)
+
+
+def stale(case: ServiceCase) -> Iterable[Finding]:
+    """E1, E2 and E7: one of them, by what explains it."""
+    behind = list(_stale(case))
+    if not behind:
+        return
+    quota = _used_up(case)
+    leader = _lost_leader(case)
+    if quota is not None:
+        code, (why, evidence) = "E7", quota
+        remedy = f"kubectl -n {case.namespace} edit resourcequota {evidence.subject.name}"
+    elif leader is not None:
+        code, (why, evidence) = "E2", leader
+        remedy = f"start {evidence.subject.name}, or see why it lost its Lease: its log"
+    else:
+        pod, why = behind[0]
+        code, evidence = "E1", Evidence(subject=pod_name(pod), field="status.conditions", value=_readiness(pod))
+        remedy = "look at the log and the queue of what runs the EndpointSlice controller"
+    yield Finding(
+        code=code,
+        subject=case.subject,
+        sentence=why,
+        evidence=(evidence,),
+        remedy=remedy,
+        effect="; ".join(sentence for _, sentence in behind[:2])
+        if code != "E1"
+        else f"slices of {case.name} are out of date for {count(len(behind), 'Pod')}",
+    )
+
+
+def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
+    """Pods of which slices say, for longer than a controller needs, what is not so; with a sentence each."""
+    service = case.service
+    if service is None or not case.selector or not case.sees_slices:
+        return
+    if service.spec.publish_not_ready_addresses or REASON_HELD in _holds(case):
+        return
+    shown: dict[str, bool] = {}
+    for _, endpoint in case.endpoints:
+        target = endpoint.target_ref
+        if target is not None and target.kind == "Pod":
+            is_ready = endpoint.conditions.ready is not False
+            shown[target.name] = shown.get(target.name, False) or is_ready
+    for pod in case.live:
+        ready = pod.condition("Ready")
+        age = since(ready.last_transition_time if ready is not None else None, case.now)
+        if not pod.addresses or pod.is_going or age is None or age < STALE_AFTER_S or _on_unknown_node(case, pod):
+            continue
+        name = pod.metadata.name
+        if pod.is_ready and name not in shown:
+            yield pod, f"{name} is ready for {lasting(age)} and in no slice"
+        elif pod.is_ready and not shown[name] and not pod.is_drained:
+            yield pod, f"{name} is ready for {lasting(age)}, and its slice says that it is not"
+        elif not pod.is_ready and shown.get(name):
+            yield pod, f"{name} is not ready for {lasting(age)}, and its slice says that it is"
+
+
+def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
+    """E18: asked for a Service of which no other check says why it has no ready endpoint."""
+    service = case.service
+    if service is None or not case.has_endpoints or case.ready or not case.sees_slices:
+        return
+    if (case.namespace, case.name) == API_SERVER and not case.selector:
+        yield from _api_server_on_loopback(case)
+        return
+    changes = [service.metadata.creation_timestamp]
+    changes += [ready.last_transition_time for pod in case.live if (ready := pod.condition("Ready")) is not None]
+    changes += [(item.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) for item in case.slices]
+    ages = [age for text in changes if (age := since(text, case.now)) is not None]
+    age = max(0.0, min(ages, default=STALE_AFTER_S))
+    there = part(0, len(case.endpoints), "endpoint") + " ready" if case.endpoints else "no slice has an endpoint"
+    number = sum(pod.is_ready for pod in case.live)
+    selected = f"; {part(number, len(case.live), 'Pod', 'is')} ready" if case.live else ""
+    item = next(iter(case.slices), None)
+    kept = f"set conditions.ready of its endpoints: kubectl -n {case.namespace} edit endpointslice"
+    yield Finding(
+        code="E18",
+        subject=case.subject,
+        too_young=TooYoung(age, STALE_AFTER_S) if age < STALE_AFTER_S else None,
+        sentence=f"{there}{selected}",
+        evidence=(seen(SLICES, item, "endpoints", "none ready"),) if item is not None else (),
+        effect="its name has no address" if case.is_headless else "every node refuses connections",
+        remedy=f"{kept} {item.metadata.name}"
+        if item is not None and not case.selector
+        else f"kubectl -n {case.namespace} get endpointslices -l {LABEL_SERVICE_NAME}={case.name} -o yaml",
+    )
+
+
+def _api_server_on_loopback(case: ServiceCase) -> Iterable[Finding]:
+    """The API server keeps it, and writes no slice while it listens on loopback alone: no fault until it is asked
+    for."""
+    if case.question.kind != "everything":
+        yield Finding(
+            code="E18",
+            subject=case.subject,
+            weight="warning",
+            certainty="likely",
+            sentence="no slice has an endpoint: the API server listens on loopback alone",
+            effect="Pods do not reach the API server by this name",
+            remedy="start the API server with --bind-address or --advertise-address and an address that Pods reach",
+        )
+
+
+def differing_in_shadow(case: ServiceCase) -> Iterable[Finding]:
+    """E1, E12, E16, as shadow mode told them; what the Pods show here says it better."""
+    told = case.facts.shadow.get(f"{case.namespace}/{case.name}", ())
+    return [finding for finding in told if finding.code != "E1" or not any(stale(case))]
+
+
+def _readiness(pod: FullPod) -> str:
+    ready = pod.condition("Ready")
+    assert ready is not None, "_stale() looked"
+    return f"Ready={ready.status} since {ready.last_transition_time}"
+
+
+def _used_up(case: ServiceCase) -> tuple[str, Evidence] | None:
+    for quota in case.facts.of(QUOTAS, case.namespace):
+        hard = (quota.status.hard or quota.spec.hard or {}).get(QUOTA_NAME)
+        used = (quota.status.used or {}).get(QUOTA_NAME)
+        if hard is not None and used is not None and amount(str(used)) >= amount(str(hard)):
+            evidence = seen(QUOTAS, quota, f"status.used[{QUOTA_NAME}]", f"{used} of {hard}")
+            return (
+                f"quota {quota.metadata.name}: {used} of {hard} slices of namespace {case.namespace} are there",
+                evidence,
+            )
+    return None
+
+
+def _lost_leader(case: ServiceCase) -> tuple[str, Evidence] | None:
+    """``None`` also where no Lease tells: not every control plane shows its own."""
+    leases = [lease for lease in case.facts.of(LEASES, "kube-system") if lease.metadata.name in LEADERS]
+    ages = [(age, lease) for lease in leases if (age := _silent_for(lease, case.now)) is not None]
+    if not ages or len(ages) < len(leases):
+        return None
+    age, lease = min(ages, key=lambda pair: pair[0])
+    holder = lease.spec.holder_identity or "(none)"
+    sentence = f"no leader of {lease.metadata.name} for {lasting(age)}; the last was {holder}"
+    return sentence, seen(LEASES, lease, "spec.renewTime", lease.spec.renew_time or "(none)")
+
+
+def _silent_for(lease: Lease, now: float) -> float | None:
+    """Seconds since it ran out; ``None``: it has a holder."""
+    age = since(lease.spec.renew_time, now)
+    duration = lease.spec.lease_duration_seconds or 0
+    if age is None or not lease.spec.holder_identity:
+        return age or 0.0
+    return age - duration if age > duration + STALE_AFTER_S else None
+
+
+def held(case: ServiceCase) -> Iterable[Finding]:
+    """E14"""
+    for kind, condition in _holds(case).items():
+        field = f"status.conditions[{kind}]"
+        yield Finding(
+            code="E14",
+            subject=case.subject,
+            sentence=condition.message,
+            evidence=(Evidence(subject=case.subject, field=field, value=condition.status),),
+            effect=_HELD[kind],
+            remedy=f"sliceplane guard release {case.name} -n {case.namespace}",
+        )
+
+
+def _holds(case: ServiceCase) -> dict[str, ObservedCondition]:
+    """By type."""
+    conditions = (case.service.status.conditions or ()) if case.service is not None else ()
+    return {found.type: found for found in conditions if found.type in _HELD and found.status == "True"}
+
+
+def of_agents(case: ServiceCase) -> Iterable[Finding]:
+    """E17: one for each agent."""
+    told: set[str] = set()
+    for endpoint_slice in case.slices:
+        meta = endpoint_slice.metadata
+        labels, annotations = meta.labels or {}, meta.annotations or {}
+        agent = labels.get(LABEL_AGENT, "")
+        refused = annotations.get(ANNOTATION_REFUSED, "")
+        state = annotations.get(ANNOTATION_STATE, "")
+        if labels.get(LABEL_MANAGED_BY) != MANAGED_BY or agent in told or not (refused or state in _STATES):
+            continue
+        told.add(agent)
+        annotation = ANNOTATION_REFUSED if refused else ANNOTATION_STATE
+        why, remedy = (refused, _REFUSED) if refused else _STATES[state]
+        yield Finding(
+            code="E17",
+            subject=case.subject,
+            sentence=f"agent {agent}: {why}",
+            evidence=(seen(SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state),),
+            effect=f"no node sends to {some(_authorities(endpoint_slice)) or 'it'} for {case.name}",
+            remedy=remedy.format(agent=agent, service=case.name),
+        )
+
+
+def _authorities(endpoint_slice: EndpointSlice) -> list[str]:
+    """Addresses with their ports: other processes at an address, and other Services, are not concerned."""
+    addresses = [address for endpoint in endpoint_slice.endpoints or () for address in endpoint.addresses]
+    numbers = [port.port for port in endpoint_slice.ports or () if port.port is not None]
+    return [
+        f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
+        for address in addresses
+        for number in numbers
+    ]
+
+
+def unknown_node(case: ServiceCase) -> Iterable[Finding]:
+    """E11"""
+    for pod in case.live:
+        if _on_unknown_node(case, pod):
+            node = pod.spec.node_name
+            yield Finding(
+                code="E11",
+                subject=pod_name(pod),
+                sentence=f"{pod.metadata.name} is on {node}, and there is no such Node",
+                evidence=(Evidence(subject=pod_name(pod), field="spec.nodeName", value=node),),
+                effect="its endpoint is left out, or has no zone; no kubelet runs it any more",
+                remedy=f"kubectl -n {case.namespace} delete pod {pod.metadata.name}",
+            )
+
+
+def _on_unknown_node(case: ServiceCase, pod: FullPod) -> bool:
+    node = pod.spec.node_name
+    return bool(node) and case.was_read(NODES.named("", node)) and case.facts.get(NODES, "", node) is None
+
+
+CHECKS = (stale, differing_in_shadow, held, of_agents, unknown_node)

@@ -1,0 +1,202 @@
+"""Policies between clients and endpoints: traffic policies of the Service, and what leads to it from outside.
+
+``internalTrafficPolicy: Local`` drops what comes from a node without an endpoint (kubernetes.io, "Service Internal
+Traffic Policy"); ``externalTrafficPolicy: Local`` drops at such nodes too, which a load balancer learns from the health
+check port and a client of a node port does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from sliceplane.api.findings.finding import Finding
+from sliceplane.api.findings.wording import count, part, patch, some
+from sliceplane.api.requests import Selection
+from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
+from sliceplane.diagnose.explain.checks.zones import takes_pods
+from sliceplane.diagnose.explain.facts import Facts
+from sliceplane.diagnose.explain.objects import INGRESSES, NODES, SERVICES, FullIngress, IngressBackend
+
+#: annotations by which a cloud's load balancer is told to lead to nodes, not to Pods
+INSTANCE_TARGETS: Final = (
+    "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type",
+    "alb.ingress.kubernetes.io/target-type",
+)
+#: one node gets so many times what another's endpoints get
+UNEVEN: Final = 2
+SIDECARS: Final = {"istio-proxy": "istioctl analyze", "linkerd-proxy": "linkerd check --proxy"}
+
+
+def wants(case: ServiceCase) -> Iterator[Selection]:
+    yield INGRESSES.in_namespace(case.namespace)
+    service = case.service
+    if service is not None and "Local" in (service.spec.internal_traffic_policy, service.spec.external_traffic_policy):
+        yield NODES.everywhere()
+
+
+def internal_local(case: ServiceCase) -> Iterable[Finding]:
+    """X1"""
+    service = case.service
+    if service is None or service.spec.internal_traffic_policy != "Local" or not case.ready:
+        return
+    bare = _nodes_without(case)
+    if case.client is not None:
+        bare = [name for name in bare if name == case.client.place.node]
+    if bare:
+        yield Finding(
+            code="X1",
+            subject=case.subject,
+            sentence=f"{some(bare, verb_of_one='has')} none of {count(len(case.ready), 'ready endpoint')}, and "
+            f"internalTrafficPolicy is Local",
+            evidence=(case.field("spec.internalTrafficPolicy", "Local"),),
+            effect=f"connections from {'this node' if len(bare) == 1 else 'these nodes'} are dropped",
+            remedy=patch(case.namespace, "service", case.name, {"spec": {"internalTrafficPolicy": "Cluster"}}),
+        )
+
+
+def external_local(case: ServiceCase) -> Iterable[Finding]:
+    """X2, for clients that no health check leads past the nodes without endpoints."""
+    service = case.service
+    if service is None or service.spec.external_traffic_policy != "Local" or not case.ready:
+        return
+    bare = _nodes_without(case)
+    checked = service.spec.type == "LoadBalancer" and service.spec.health_check_node_port
+    if not bare or checked:
+        return
+    total = len(case.facts.derived(_taking_pods))
+    ports = ", ".join(str(port.node_port) for port in service.spec.ports or () if port.node_port)
+    yield Finding(
+        code="X2",
+        subject=case.subject,
+        sentence=f"{part(total - len(bare), total, 'node', 'has')} an endpoint; "
+        f"{some(bare, verb_of_one='drops')} what comes from outside",
+        evidence=(case.field("spec.externalTrafficPolicy", "Local"),),
+        effect=f"clients of node port {ports or '(none)'} there get no answer",
+        remedy=patch(case.namespace, "service", case.name, {"spec": {"externalTrafficPolicy": "Cluster"}}),
+    )
+
+
+def uneven(case: ServiceCase) -> Iterable[Finding]:
+    """X3"""
+    service = case.service
+    if service is None or service.spec.external_traffic_policy != "Local":
+        return
+    nodes = Counter(endpoint.node_name for _, endpoint in case.ready if endpoint.node_name)
+    if len(nodes) < 2:
+        return
+    most, least = max(nodes, key=lambda name: (nodes[name], name)), min(nodes, key=lambda name: (nodes[name], name))
+    if nodes[most] >= UNEVEN * nodes[least]:
+        yield Finding(
+            code="X3",
+            subject=case.subject,
+            sentence=f"{least}'s {count(nodes[least], 'endpoint', 'gets')} as much from outside as "
+            f"{most}'s {nodes[most]}",
+            evidence=(case.field("spec.externalTrafficPolicy", "Local"),),
+            effect=f"an endpoint of {least} has {nodes[most] // nodes[least]} times the load",
+            remedy="spread the Pods evenly: topologySpreadConstraints with topologyKey kubernetes.io/hostname",
+        )
+
+
+def ingress_names(case: ServiceCase) -> Iterable[Finding]:
+    """X5: an Ingress leads to a port that the Service lacks, or to a Service that is none."""
+    ports = (case.service.spec.ports or ()) if case.service is not None else ()
+    for ingress in case.facts.of(INGRESSES, case.namespace):
+        for path, backend in _backends(ingress):
+            service = backend.service
+            if service is None or service.name != case.name:
+                continue
+            wanted = service.port.name or str(service.port.number)
+            if any(wanted in (port.name, str(port.port)) for port in ports):
+                continue
+            there = ", ".join(port.name or str(port.port) for port in ports)
+            what = f"port {wanted}; it has {there or 'none'}" if case.service is not None else "Service of that name"
+            yield Finding(
+                code="X5",
+                subject=name_of(INGRESSES, ingress),
+                sentence=f"Ingress {ingress.metadata.name} leads {path} to {case.name}:{wanted}, "
+                f"and there is no {what}",
+                evidence=(seen(INGRESSES, ingress, "spec.rules", f"{case.name}:{wanted}"),),
+                effect="its controller answers 503, or 404",
+                remedy=f"kubectl -n {case.namespace} edit ingress {ingress.metadata.name}",
+            )
+
+
+def ingress_to_nothing(case: ServiceCase) -> Iterable[Finding]:
+    """X5, of a Service that does not exist."""
+    if case.service is None and case.was_read(SERVICES.named(case.namespace, case.name)):
+        yield from ingress_names(case)
+
+
+def backends_of(ingresses: Iterable[FullIngress]) -> Iterator[tuple[str, str]]:
+    """Namespace and name of every Service that they lead to."""
+    for ingress in ingresses:
+        for _, backend in _backends(ingress):
+            if backend.service is not None:
+                yield ingress.metadata.namespace, backend.service.name
+
+
+def _backends(ingress: FullIngress) -> Iterator[tuple[str, IngressBackend]]:
+    if ingress.spec.default_backend is not None:
+        yield "everything else", ingress.spec.default_backend
+    for rule in ingress.spec.rules or ():
+        for path in (rule.http.paths or ()) if rule.http is not None else ():
+            yield f"{rule.host}{path.path or '/'}", path.backend
+
+
+def gates_of_instance_targets(case: ServiceCase) -> Iterable[Finding]:
+    """X7"""
+    annotations = (case.service.metadata.annotations or {}) if case.service is not None else {}
+    for annotation in INSTANCE_TARGETS:
+        if annotations.get(annotation) != "instance":
+            continue
+        gated = [
+            pod
+            for pod in case.live
+            if any("target-health" in gate.condition_type for gate in pod.spec.readiness_gates or ())
+        ]
+        if gated:
+            yield Finding(
+                code="X7",
+                subject=case.subject,
+                sentence=f"the balancer's targets are nodes, so the readiness gates of {count(len(gated), 'Pod')} "
+                f"say nothing",
+                evidence=(case.field(f"metadata.annotations[{annotation}]", "instance"),),
+                effect="a hop more for each connection, and 502 at rollouts",
+                remedy=f"kubectl -n {case.namespace} annotate --overwrite service {case.name} {annotation}=ip",
+            )
+
+
+def mesh(case: ServiceCase) -> Iterable[Finding]:
+    """X8: told to who asks about one Service, not in ``lint``: it is no fault."""
+    if case.question.kind != "service":
+        return
+    for sidecar, command in SIDECARS.items():
+        meshed = [
+            pod
+            for pod in case.live
+            if any(sidecar == item.name for item in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())))
+        ]
+        if meshed:
+            yield Finding(
+                code="X8",
+                subject=case.subject,
+                sentence=f"{part(len(meshed), len(case.live), 'Pod', 'has')} a sidecar {sidecar}: its rules are "
+                f"not looked at",
+                effect="the mesh decides where connections go",
+                remedy=command,
+            )
+
+
+def _nodes_without(case: ServiceCase) -> list[str]:
+    """Nodes that take Pods and have no ready endpoint."""
+    holders = {endpoint.node_name for _, endpoint in case.ready}
+    return [name for name in case.facts.derived(_taking_pods) if name not in holders]
+
+
+def _taking_pods(facts: Facts) -> list[str]:
+    return [node.metadata.name for node in facts.of(NODES) if takes_pods(node)]
+
+
+CHECKS = (internal_local, external_local, uneven, ingress_names, gates_of_instance_targets, mesh)

@@ -1,0 +1,229 @@
+"""Zones by their share: why topology mode Auto gives no hints, and which zone has too few endpoints for its clients.
+
+The arithmetic of ``Auto`` is the controller's own (``slices.topology``).  For the load of a zone clients are taken to
+be spread as the Nodes are that take Pods; a spread of the same number of Pods that is as good as any is no fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+from sliceplane.api.core import Node
+from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.api.findings.finding import Evidence, Finding
+from sliceplane.api.findings.wording import count, part, patch, some, verb
+from sliceplane.api.requests import Selection
+from sliceplane.consume.balancing.shares import OVERLOAD, EndpointKind, Place, shares
+from sliceplane.consume.usable import Locality
+from sliceplane.diagnose.explain.case import ServiceCase, ZoneCase, name_of, seen, zone_of
+from sliceplane.diagnose.explain.checks.zones import (
+    all_by_zone,
+    asks,
+    followed,
+    hinted_zones,
+    is_auto,
+    open_by_zone,
+    takes_pods,
+    zone_without_endpoint,
+)
+from sliceplane.diagnose.explain.facts import Facts
+from sliceplane.diagnose.explain.objects import NODES, SERVICES, SLICES
+from sliceplane.slices.facts import NodeFacts
+from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.slices.topology import ZoneShares
+
+
+def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
+    """Z6, Z7, Z8: why topology mode Auto gives no hints."""
+    asked = asks(case)
+    if (
+        asked is None
+        or not is_auto(case)
+        or not case.ready
+        or any(hinted_zones(endpoint) for _, endpoint in case.ready)
+    ):
+        return
+    if not case.was_read(NODES.everywhere()):
+        return
+    shares = case.facts.derived(_shares)
+    total = len(case.ready)
+    zones = len(shares.shares)
+    if not shares.shares:
+        yield _unclear(case, asked)
+    elif total < zones:
+        yield Finding(
+            code="Z6",
+            subject=case.subject,
+            sentence=f"{count(total, 'endpoint')}, {zones} zones: Auto gives hints from one endpoint a zone on",
+            evidence=(asked,),
+            effect="connections go to every zone",
+            remedy=f"scale to {zones} replicas at least, or use trafficDistribution PreferSameZone",
+        )
+    elif shares.allocation(total).problem:
+        needs = next(number for number in range(total, 100 * total) if not shares.allocation(number).problem)
+        yield Finding(
+            code="Z7",
+            subject=case.subject,
+            sentence=f"{zones} zones by their CPU need more than the {total} endpoints that are there: {needs} would "
+            f"do",
+            evidence=(asked,),
+            effect="connections go to every zone",
+            remedy=f"scale to {needs} replicas, or use trafficDistribution PreferSameZone",
+        )
+
+
+def _shares(facts: Facts) -> ZoneShares:
+    shares = ZoneShares()
+    for node in facts.of(NODES):
+        shares.replace(None, NodeFacts(node))
+    return shares
+
+
+def _lacking(facts: Facts) -> list[Node]:
+    """Nodes that count, and do not tell their zone or their CPU."""
+    known = [(node, NodeFacts(node)) for node in facts.of(NODES)]
+    return [node for node, said in known if said.counted and (not said.zone or not said.cpu_milli)]
+
+
+def _closed_by_zone(facts: Facts) -> dict[str, list[str]]:
+    """Nodes that count in their zone's share and take no Pods, of zones where these are most."""
+    zones = facts.derived(all_by_zone).items()
+    closed = {
+        zone: [node.metadata.name for node in nodes if not takes_pods(node) and NodeFacts(node).counted]
+        for zone, nodes in zones
+    }
+    return {zone: closed[zone] for zone, nodes in zones if len(closed[zone]) * 2 > len(nodes)}
+
+
+def _unclear(case: ServiceCase, asked: Evidence) -> Finding:
+    lacking = case.facts.derived(_lacking)
+    if not lacking:
+        return Finding(
+            code="Z8",
+            subject=case.subject,
+            sentence="only one zone has Nodes that are ready: there is nothing to prefer",
+            evidence=(asked,),
+            effect="Auto gives no hints",
+            remedy="nothing, while there is one zone",
+        )
+    node = lacking[0]
+    what = "allocatable CPU" if zone_of(node) else "zone label"
+    field = "status.allocatable" if zone_of(node) else f"metadata.labels[{LABEL_ZONE}]"
+    name = node.metadata.name
+    return Finding(
+        code="Z8",
+        subject=name_of(NODES, node),
+        sentence=f"{some([item.metadata.name for item in lacking], verb_of_one='has')} no {what}: "
+        f"Auto gives no hints to any Service",
+        evidence=(seen(NODES, node, field, "(not set)"), asked),
+        effect="connections go to every zone",
+        remedy=f"kubectl label node {name} {LABEL_ZONE}=ZONE"
+        if not zone_of(node)
+        else f"see why the kubelet of {name} tells no CPU",
+    )
+
+
+def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
+    """Z9"""
+    asked = asks(case)
+    if asked is None or not is_auto(case) or not any(hinted_zones(endpoint) for _, endpoint in case.ready):
+        return
+    for zone, closed in case.facts.derived(_closed_by_zone).items():
+        total = len(case.facts.derived(all_by_zone)[zone])
+        yield Finding(
+            code="Z9",
+            subject=case.subject,
+            sentence=f"{zone}'s share counts {part(len(closed), total, 'node')} that "
+            f"{verb(len(closed), 'takes')} no Pods: {some(closed)}",
+            evidence=(asked,),
+            effect=f"{zone} is given more endpoints than its clients need",
+            remedy=patch(
+                case.namespace, "service", case.name,
+                {"metadata": {"annotations": {ANNOTATION_TOPOLOGY_MODE: None}},
+                 "spec": {"trafficDistribution": "PreferSameZone"}},
+            ),
+        )  # fmt: skip
+        return
+
+
+def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
+    """Z11: clients are taken to be spread as the Nodes that take Pods are."""
+    asked = asks(case)
+    if asked is None or is_auto(case) or not followed(case):
+        return
+    nodes = case.facts.derived(open_by_zone)
+    endpoints = Counter(name for _, endpoint in case.ready for name in hinted_zones(endpoint)[:1])
+    if len(nodes) < 2 or not case.was_read(NODES.everywhere()):
+        return
+    clients = {zone: Fraction(len(members), sum(map(len, nodes.values()))) for zone, members in nodes.items()}
+    loads = _loads(clients, endpoints)
+    zone, worst = max(loads.items(), key=lambda item: (item[1], item[0]), default=("", Fraction(0)))
+    if worst <= OVERLOAD or worst <= OVERLOAD * _best(clients, endpoints.total()):
+        return
+    more = _missing(clients, endpoints, zone)
+    yield Finding(
+        code="Z11",
+        subject=case.subject,
+        certainty="likely",
+        sentence=f"{zone}: {float(clients.get(zone, 0)):.0%} of the clients (by Nodes), {endpoints[zone]} of "
+        f"{endpoints.total()} endpoints: {float(worst):.1f} times an even share each",
+        evidence=(asked,),
+        effect=f"the Pods of {zone} are the first to be overloaded",
+        remedy=f"{count(more, 'Pod')} more in {zone}: topologySpreadConstraints with topologyKey {LABEL_ZONE}",
+    )
+
+
+def _loads(clients: dict[str, Fraction], endpoints: Counter[str]) -> dict[str, Fraction]:
+    """For each zone with endpoints, the load of one of them over that of an even spread, if all follow hints."""
+    kinds = {EndpointKind(zone=zone, zone_hints=(zone,)): number for zone, number in endpoints.items() if number}
+    found = shares(kinds, [Place(Locality(zone=zone), share) for zone, share in clients.items()])
+    return {kind.zone: found.factor(kind) if kind in found.each else Fraction(0) for kind in kinds}
+
+
+def _best(clients: dict[str, Fraction], total: int) -> Fraction:
+    """The greatest load under the best spread of *total* endpoints: each goes where the load is greatest."""
+    spread: Counter[str] = Counter()
+    for _ in range(total):
+        zone = max(clients, key=lambda name: (clients[name] / (spread[name] or Fraction(1, 1000)), name))
+        spread[zone] += 1
+    return max(_loads(clients, spread).values())
+
+
+def _missing(clients: dict[str, Fraction], endpoints: Counter[str], zone: str) -> int:
+    """Pods to add in *zone* until it is not overloaded."""
+    more = 1
+    while _loads(clients, endpoints + Counter({zone: more}))[zone] > OVERLOAD:
+        more += 1
+    return more
+
+
+def zone_wants(_: ZoneCase) -> Iterator[Selection]:
+    yield NODES.everywhere()
+    yield SERVICES.everywhere()
+    yield SLICES.everywhere()
+
+
+def of_zone(case: ZoneCase) -> Iterable[Finding]:
+    """Z5 and Z11 of every Service, as far as this zone is concerned; Z12 for a zone that is none."""
+    if not case.facts.was_read(NODES.everywhere()):
+        return
+    if not case.nodes:
+        known = sorted({zone_of(node) for node in case.facts.of(NODES)} - {""})
+        yield Finding(
+            code="Z12",
+            subject=case.subject,
+            sentence=f"no Node is in zone {case.name}; there are {some(known) or 'none'}",
+            effect="nothing runs there, and no hint for it counts",
+            remedy=f"kubectl get nodes -L {LABEL_ZONE}",
+        )
+        return
+    for service in case.facts.of(SERVICES):
+        of_service = ServiceCase(case.facts, case.question, service.metadata.namespace, service.metadata.name)
+        for check in (zone_without_endpoint, overloaded_zone):
+            yield from (finding for finding in check(of_service) if case.name in finding.sentence.partition(":")[0])
+
+
+CHECKS = (auto_gives_none, auto_counts_nodes_without_pods, overloaded_zone)
+ZONE_CHECKS = (of_zone,)

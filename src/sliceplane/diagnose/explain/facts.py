@@ -1,0 +1,165 @@
+"""What was read of a cluster, by resource; and what could not be, which is never the same as "there is none".
+
+A check asks ``was_read`` before it says that something is missing.  Lists are of different moments: what a check finds
+can be a change on its way, and the reader looks a second time where that matters.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.findings.finding import Finding
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
+from sliceplane.diagnose.explain.kernel import KernelFacts
+from sliceplane.diagnose.explain.objects import EVENTS, PODS, SLICES, FullEvent, FullPod, Readable
+
+T = TypeVar("T", bound=Object)
+Derived = TypeVar("Derived")
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """A selection that the server did not give.  ``reason``: its words, or why it was not asked."""
+
+    selection: Selection
+    verb: str
+    reason: str
+
+    def __str__(self) -> str:
+        resource = self.selection.resource.key
+        where = f" in namespace {self.selection.namespace}" if self.selection.namespace else ""
+        reason = f"{self.reason} {self.verb}" if self.reason.endswith(" to") else self.reason
+        return f"{resource}{where} ({reason})"
+
+    @property
+    def right(self) -> str:
+        """``list pods in namespace shop``"""
+        selection = self.selection
+        where = f"namespace {selection.namespace}" if selection.namespace else "all namespaces"
+        return f"{self.verb} {selection.resource.key}" + (f" in {where}" if selection.resource.namespaced else "")
+
+
+class Facts:
+    """Owned by one ``investigation.Investigation``; checks read it.  ``now``: seconds since the epoch."""
+
+    def __init__(self, now: float, kernel: KernelFacts | None = None, shadow: Iterable[Finding] = ()) -> None:
+        self.now = now
+        #: what shadow mode found, by the key of the Service
+        self.shadow: dict[str, list[Finding]] = defaultdict(list)
+        for finding in shadow:
+            self.shadow[f"{finding.subject.namespace}/{finding.subject.name}"].append(finding)
+        #: of the machine that asks, which is a node then; ``None``: nobody asked for it
+        self.kernel = kernel
+        #: how connections from here ended; ``None``: none were tried
+        self.tried: dict[PortProbe, ProbeOutcome] | None = None
+        self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
+        self._read: set[Selection] = set()
+        self._unread: dict[Selection, Unread] = {}
+        self._sorted: dict[str, dict[str, tuple[Object, ...]]] = {}
+        self._derived: dict[Callable[[Facts], Any], Any] = {}
+
+    # Taking
+
+    def take(self, selection: Selection, objects: Iterable[Object]) -> None:
+        self._read.add(selection)
+        by_key = self._objects[selection.resource.key]
+        for item in objects:
+            by_key[item.metadata.key] = item
+        self._sorted.pop(selection.resource.key, None)
+        self._derived.clear()
+
+    def refuse(self, unread: Unread) -> None:
+        self._unread[unread.selection] = unread
+
+    # Asking
+
+    @property
+    def refusals(self) -> Mapping[Selection, Unread]:
+        return self._unread
+
+    @property
+    def unread(self) -> tuple[Unread, ...]:
+        return tuple(self._unread.values())
+
+    def knows(self, selection: Selection) -> bool:
+        """It was read, alone or with more, or it was refused."""
+        return selection in self._unread or self.was_read(selection)
+
+    def was_read(self, selection: Selection) -> bool:
+        resource = selection.resource
+        wider = (selection, Selection(resource, selection.namespace), Selection(resource))
+        return any(candidate in self._read for candidate in wider)
+
+    def of(self, readable: Readable[T], namespace: str = "") -> tuple[T, ...]:
+        """Sorted by key; *namespace* "": of all."""
+        key = readable.resource.key
+        if key not in self._sorted:
+            self._sorted[key] = _by_namespace(self._objects.get(key, {}))
+        return self._sorted[key].get(namespace, ())  # type: ignore[return-value]  # one type a resource: ``Readable``
+
+    def get(self, readable: Readable[T], namespace: str, name: str) -> T | None:
+        key = f"{namespace}/{name}" if namespace else name
+        return self._objects.get(readable.resource.key, {}).get(key)  # type: ignore[return-value]
+
+    def derived(self, make: Callable[[Facts], Derived]) -> Derived:
+        """What *make*, a function of a module, works out of all that was read: once, however many cases ask."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        return self._derived[make]  # type: ignore[no-any-return]  # it is what *make* returned
+
+    def pods_with(self, namespace: str, labels: Mapping[str, str]) -> tuple[FullPod, ...]:
+        """Those that have every pair of *labels*, sorted by name; none for no labels.  O(Pods with the rarest pair)."""
+        index = self.derived(_pods_by_label)
+        lists = [index.get((namespace, label, value), []) for label, value in labels.items()]
+        if not lists:
+            return ()
+        rarest = min(lists, key=len)
+        return tuple(pod for pod in rarest if labels.items() <= pod.labels.items())
+
+    def slices_of(self, namespace: str, service: str) -> tuple[EndpointSlice, ...]:
+        """Those labelled for the Service, whatever made them, sorted by name."""
+        return tuple(self.derived(_slices_by_service).get(f"{namespace}/{service}", ()))
+
+    def events_of(self, namespace: str, kind: str, name: str) -> tuple[FullEvent, ...]:
+        """Events about the object, the last first."""
+        return tuple(self.derived(_events_by_object).get((namespace, kind, name), ()))
+
+
+def _by_namespace(by_key: Mapping[str, Object]) -> dict[str, tuple[Object, ...]]:
+    """Sorted by key; those of all namespaces under ""."""
+    grouped: dict[str, list[Object]] = {"": []}
+    for key in sorted(by_key):
+        namespace, slash, _ = key.partition("/")
+        grouped[""].append(by_key[key])
+        if slash:
+            grouped.setdefault(namespace, []).append(by_key[key])
+    return {namespace: tuple(objects) for namespace, objects in grouped.items()}
+
+
+def _pods_by_label(facts: Facts) -> dict[tuple[str, str, str], list[FullPod]]:
+    index: dict[tuple[str, str, str], list[FullPod]] = defaultdict(list)
+    for pod in facts.of(PODS):
+        for label, value in pod.labels.items():
+            index[pod.metadata.namespace, label, value].append(pod)
+    return dict(index)
+
+
+def _slices_by_service(facts: Facts) -> dict[str, list[EndpointSlice]]:
+    grouped: dict[str, list[EndpointSlice]] = defaultdict(list)
+    for endpoint_slice in facts.of(SLICES):
+        name = (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
+        grouped[f"{endpoint_slice.metadata.namespace}/{name}"].append(endpoint_slice)
+    return dict(grouped)
+
+
+def _events_by_object(facts: Facts) -> dict[tuple[str, str, str], list[FullEvent]]:
+    grouped: dict[tuple[str, str, str], list[FullEvent]] = defaultdict(list)
+    for event in sorted(facts.of(EVENTS), key=lambda event: event.last_seen, reverse=True):
+        about = event.involved_object
+        grouped[event.metadata.namespace, about.kind, about.name].append(event)
+    return dict(grouped)

@@ -1,0 +1,318 @@
+"""One question from the first reading to the answer, without I/O.
+
+The caller reads what ``wanted`` names, has each page ``decoded``, hands each result to ``on_list`` or ``on_refused``,
+and asks again until nothing is wanted; then ``answer`` is the explanation.  Each link of the chain names what it needs,
+and names more when it knows more, so that little is read of a large cluster.  The last reading is of the objects that
+show the findings: who wrote them is only told by whole objects.
+
+``everything`` (``sliceplane lint``) lists the cluster once and makes a case of each Service; nothing is read for one
+Service alone then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, rank
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
+from sliceplane.diagnose.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
+from sliceplane.diagnose.explain.chain import CHAIN, KERNEL, LAST_RESORT, Link
+from sliceplane.diagnose.explain.checks.slices import nothing_ready
+from sliceplane.diagnose.explain.checks.traffic_policies import backends_of
+from sliceplane.diagnose.explain.facts import Facts, Unread
+from sliceplane.diagnose.explain.kernel import KernelFacts
+from sliceplane.diagnose.explain.objects import (
+    INGRESSES,
+    PODS,
+    READABLES,
+    SERVICES,
+    Readable,
+)
+from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
+from sliceplane.diagnose.explain.story import story
+from sliceplane.diagnose.explain.writers import RememberedWrite, last_write, noted_writes, with_user
+from sliceplane.watch.cache import share
+
+#: findings whose writers are looked up
+WITH_WRITERS_MAX: Final = 5
+#: the kinds that are read have DNS names; names stand in commands that people paste
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+#: what must have been read before anything is said to be well, by kind of question
+_NEEDED: Final = {
+    "service": ("Service", "EndpointSlice"),
+    "everything": ("Service", "EndpointSlice"),
+    "pod": ("Pod", "Service"),
+    "node": ("Node",),
+    "zone": ("Node", "Service", "EndpointSlice"),
+}
+#: first letters of codes, and codes, that say why no endpoint is ready
+_REASONS: Final = ("B", "R", "T", "E", "C3", "D6", "S1", "S5")
+_PROJECTIONS: Final[dict[str, Readable[Object]]] = {readable.resource.key: readable for readable in READABLES}
+
+
+class Investigation:
+    """One question to one cluster.  ``now``: seconds since the epoch, of the reader's clock."""
+
+    def __init__(
+        self,
+        question: ExplainQuestion,
+        now: float,
+        kernel: KernelFacts | None = None,
+        shadow: Iterable[Finding] = (),
+    ) -> None:
+        self.question = question
+        self.facts = Facts(now, kernel, shadow)
+        self._bodies: dict[Selection, bytes] = {}
+        self._noted: dict[ObjectName, tuple[RememberedWrite, ...]] = {}
+        self._findings: list[tuple[Link, Finding]] | None = None
+        #: kept once nothing more is to be read, with all that the cases worked out
+        self._kept: tuple[Case, ...] | None = None
+
+    def wanted(self) -> tuple[Selection, ...]:
+        """What to read next, in no order; empty: ask for the ``answer``."""
+        if self._findings is None:
+            unread = {selection: None for selection in self._wants() if not self.facts.knows(selection)}
+            if unread:
+                return tuple(unread)
+            self._kept = tuple(self._cases())
+            self._findings = list(self._found())
+        return tuple(
+            selection
+            for selection in self._shown()
+            if selection not in self._bodies and not self._was_refused(selection)
+        )
+
+    def decoded(self, selection: Selection, bodies: Sequence[bytes]) -> Sequence[Object] | Sequence[bytes]:
+        """Returns what ``on_list`` takes, of one page of the list; neighbours share equal members.  Raises
+        ``msgspec.DecodeError`` for an object that is none of its kind."""
+        if self._findings is not None:
+            return bodies
+        decoder = msgspec.json.Decoder(_PROJECTIONS[selection.resource.key].projection)
+        objects: list[Object] = []
+        for body in bodies:
+            item = decoder.decode(body)
+            if not _NAME.fullmatch(item.metadata.name) or not _NAME.fullmatch(item.metadata.namespace or "default"):
+                raise msgspec.ValidationError(f"{item.metadata.key!r} is no name of an object")
+            # Items of lists do not name their kind; nobody else has these objects yet.
+            msgspec.structs.force_setattr(item, "kind", selection.resource.kind)
+            if objects:
+                share(item, objects[-1])
+            objects.append(item)
+        return objects
+
+    def on_list(self, selection: Selection, items: Sequence[Any]) -> None:
+        """*items*: what ``decoded`` returned for the pages of the list."""
+        if self._findings is None:
+            self.facts.take(selection, items)
+        else:
+            self._bodies[selection] = items[0] if items else b""
+
+    def on_refused(self, selection: Selection, reason: str, *, verb: str = "list") -> None:
+        """The server did not give it.  *reason* in words: "forbidden", "the server has no such resource"."""
+        if self._findings is not None:
+            self._bodies[selection] = b""
+            return
+        self.facts.refuse(Unread(selection, verb, reason))
+
+    def shown(self) -> tuple[ObjectName, ...]:
+        """The objects that show the findings, once nothing is wanted: a server may remember who wrote them."""
+        return tuple(self._shown_names())
+
+    def on_noted(self, name: ObjectName, page: bytes) -> None:
+        """What the server remembers of the writes of *name*."""
+        self._noted[name] = noted_writes(page)
+
+    def to_try(self) -> tuple[PortProbe, ...]:
+        """Where ``--probe`` connects to, once nothing is wanted."""
+        cases = [case for case in self._cases() if isinstance(case, ServiceCase)]
+        return tuple(dict.fromkeys(target for case in cases for target in case.targets))
+
+    def on_tried(self, outcomes: dict[PortProbe, ProbeOutcome]) -> None:
+        """How it ended; ask again what is wanted."""
+        self.facts.tried = outcomes
+        self._kept = self._findings = None
+
+    def answer(self) -> Explanation:
+        assert self._findings is not None, "wanted() still names what to read"
+        findings = self._told_once(
+            sorted({self._with_writers(finding): None for _, finding in self._findings}, key=self._rank)
+        )
+        broken = {link.name for link, _ in self._findings}
+        blind = self._blind_links()
+        kernel = self.facts.kernel
+        unseen = {*blind, *([KERNEL] if kernel is not None and kernel.unread else [])}
+        return Explanation(
+            question=self.question,
+            findings=tuple(findings),
+            story=next((text for case in self._cases() if (text := story(case))), "") if self._is_of_one else "",
+            well=tuple(name for name in self._looked_at() if name not in broken | unseen),
+            not_looked_at=(
+                *(f"{name}: {reason}" for name, reason in blind.items()),
+                *(f"{KERNEL}: {phrase}" for phrase in (kernel.unread if kernel is not None else ())),
+            ),
+            missing_rights=tuple(
+                dict.fromkeys(unread.right for unread in self.facts.unread if unread.reason == FORBIDDEN)
+            ),
+            services=sum(isinstance(case, ServiceCase) and case.service is not None for case in self._cases()),
+            is_blind=CHAIN[0].name in blind
+            or any(self._was_refused(selection) for selection in self._first_wants())
+            or any(self._is_needed(unread.selection) for unread in self.facts.unread)
+            or (kernel is not None and kernel.rules is None),
+        )
+
+    def _is_needed(self, selection: Selection) -> bool:
+        """Returns True if nothing can be said to be well without *selection*."""
+        kinds = _NEEDED.get(self.question.kind, ())
+        return selection.resource.kind in kinds and selection.namespace == self.question.namespace
+
+    def _told_once(self, findings: list[Finding]) -> list[Finding]:
+        """What the Services of one Pod have in common is told for the first of them."""
+        if self.question.kind != "pod":
+            return findings
+        told: dict[tuple[str, str], Finding] = {}
+        for finding in findings:
+            told.setdefault((finding.code, finding.sentence), finding)
+        return list(told.values())
+
+    # Cases and what they want
+
+    def _cases(self) -> Iterable[Case]:
+        return self._kept if self._kept is not None else self._new_cases()
+
+    def _new_cases(self) -> Iterator[Case]:
+        question, facts = self.question, self.facts
+        match question.kind:
+            case "service":
+                yield ServiceCase(facts, question, question.namespace, question.name)
+            case "everything":
+                named = {
+                    (item.metadata.namespace, item.metadata.name) for item in facts.of(SERVICES, question.namespace)
+                }
+                named.update(backends_of(facts.of(INGRESSES, question.namespace)))
+                yield from (ServiceCase(facts, question, namespace, name) for namespace, name in sorted(named))
+            case "pod":
+                pod_case = PodCase(facts, question, question.namespace, question.name)
+                yield pod_case
+                for service in pod_case.services:
+                    yield ServiceCase(facts, question, question.namespace, service.metadata.name, pod_case.pod)
+            case "node":
+                yield NodeCase(facts, question, question.name)
+            case "zone":
+                yield ZoneCase(facts, question, question.name)
+
+    @property
+    def _is_of_one(self) -> bool:
+        return self.question.kind != "everything"
+
+    def _first_wants(self) -> Iterator[Selection]:
+        """Without these there is no case."""
+        question = self.question
+        if question.kind == "everything":
+            yield SERVICES.in_namespace(question.namespace)
+        if question.kind == "pod":
+            yield PODS.named(question.namespace, question.name)
+            yield SERVICES.in_namespace(question.namespace)
+
+    def _wants(self) -> Iterator[Selection]:
+        question = self.question
+        yield from self._first_wants()
+        if question.kind == "everything":
+            for readable in READABLES:
+                yield readable.in_namespace(question.namespace)
+            if not question.namespace:
+                return  # whatever a link wants is a part of these
+        if question.client is not None and question.client.kind == "pod":
+            yield PODS.named(question.client.namespace, question.client.name)
+        for case in self._cases():
+            for link in CHAIN:
+                for selection in link.wants_of(case):
+                    if self._refusal(selection) is None:
+                        yield selection
+
+    def _refusal(self, selection: Selection) -> Unread | None:
+        """Where ``lint`` was refused a list of everything, it asks for no part: that were a list for each Service."""
+        refused = self.facts.refusals
+        if self.question.kind != "everything":
+            return refused.get(selection)
+        resource = selection.resource
+        wider = (selection, Selection(resource, selection.namespace), Selection(resource))
+        return next((refused[candidate] for candidate in wider if candidate in refused), None)
+
+    def _found(self) -> Iterator[tuple[Link, Finding]]:
+        for case in self._cases():
+            found = [(link, finding) for link in CHAIN for check in link.checks_of(case) for finding in check(case)]
+            yield from found
+            if isinstance(case, ServiceCase) and not any(_explains(finding) for _, finding in found):
+                yield from ((LAST_RESORT, finding) for finding in nothing_ready(case))
+
+    def _looked_at(self) -> Iterator[str]:
+        """Names of the links that have a check for the question."""
+        return (link.name for link in CHAIN if any(link.checks_of(case) for case in self._cases()))
+
+    def _rank(self, finding: Finding) -> tuple[Any, ...]:
+        """Who asked about a Pod reads of it first, then of its Services."""
+        severity, *others = rank(finding)
+        return severity, self.question.kind == "pod" and finding.subject.kind != "Pod", *others
+
+    def _blind_links(self) -> dict[str, str]:
+        """Links that something was refused to, and why."""
+        blind: dict[str, str] = {}
+        for case in self._cases() if self.facts.refusals else ():
+            for link in CHAIN:
+                for selection in link.wants_of(case):
+                    unread = self._refusal(selection)
+                    if unread is not None:
+                        blind.setdefault(link.name, str(unread))
+        return blind
+
+    # Who wrote it
+
+    def _shown(self) -> Iterator[Selection]:
+        return (_named(name) for name in self._shown_names())
+
+    def _shown_names(self) -> Iterator[ObjectName]:
+        assert self._findings is not None, "wanted() still names what to read"
+        names = dict.fromkeys(
+            entry.subject
+            for finding in sorted((finding for _, finding in self._findings), key=self._rank)[:WITH_WRITERS_MAX]
+            for entry in finding.evidence
+        )
+        yield from (name for name in names if name.plural in _PROJECTIONS)
+
+    def _was_refused(self, selection: Selection) -> bool:
+        """Other objects of its resource were, which answers for it."""
+        return any(unread.selection.resource is selection.resource for unread in self.facts.unread)
+
+    def _with_writers(self, finding: Finding) -> Finding:
+        evidence = tuple(self._with_writer(entry) for entry in finding.evidence)
+        return finding if evidence == finding.evidence else msgspec.structs.replace(finding, evidence=evidence)
+
+    def _with_writer(self, entry: Evidence) -> Evidence:
+        # Of what is not there the last writer is not known: who took it away left no trace.
+        if entry.writer or entry.value == "(none)" or entry.subject.plural not in _PROJECTIONS:
+            return entry
+        body = self._bodies.get(_named(entry.subject), b"")
+        write = last_write(body, entry.field) if body else None
+        if write is None:
+            return entry
+        write = with_user(write, self._noted.get(entry.subject, ()))
+        return msgspec.structs.replace(entry, writer=write.manager, written=write.time)
+
+
+#: the reason of what the reader has no right to
+FORBIDDEN: Final = "no right to"
+
+
+def _explains(finding: Finding) -> bool:
+    """Returns True if *finding* can be the reason why no endpoint is ready."""
+    weighs = finding.severity != "note" or finding.too_young is not None
+    return weighs and finding.code.startswith(_REASONS)
+
+
+def _named(name: ObjectName) -> Selection:
+    return _PROJECTIONS[name.plural].named(name.namespace, name.name)

@@ -1,0 +1,327 @@
+"""What was read of a cluster as the parts of ``status``: a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from sliceplane.api.core import Lease, Node
+from sliceplane.api.findings.text import word_of
+from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
+from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
+from sliceplane.diagnose.drift.facts import told_of
+from sliceplane.diagnose.explain.checks.slices import LEADERS
+from sliceplane.diagnose.explain.scrape import ScrapedSample, samples, total
+from sliceplane.diagnose.explain.status import Part, PlaneStatus, State, StatusFacts
+
+#: Leases of kube-apiservers (KEP-1965), which stand beside those of leaders
+LABEL_IDENTITY: Final = "apiserver.kubernetes.io/identity"
+LEADER_NAMESPACE: Final = "kube-system"
+NODE_NAMESPACE: Final = "kube-node-lease"
+#: a server whose memory is older than that reads storage no more
+STORAGE_STALE_S: Final = 5.0
+QUEUE_LONG: Final = 1_000
+#: a key that is worked on for so long is stuck
+STUCK_S: Final = 60.0
+FINDINGS_MAX: Final = 5
+#: a kubelet renews its Lease every 10 s, and its Node counts as lost after 40 s (kubernetes.io, Nodes, heartbeats)
+LATE_S: Final = 40.0
+_NAMES: Final = frozenset(
+    {
+        "apiserver_longrunning_requests",
+        "apiserver_registered_watchers",
+        "apiserver_resource_objects",
+        "apiserver_storage_objects",
+        "apiserver_storage_revision",
+        "apiserver_storage_size_bytes",
+        "sliceplane_hub_overflowed_watches_total",
+        "sliceplane_object_bytes",
+        "sliceplane_storage_failures_total",
+        "sliceplane_storage_spare_bytes",
+        "sliceplane_storage_staleness_seconds",
+        "workqueue_depth",
+        "workqueue_longest_running_processor_seconds",
+    }
+)
+
+
+def status(facts: StatusFacts) -> PlaneStatus:
+    metrics = samples(facts.metrics.text, _NAMES)
+    parts = (
+        _servers(facts),
+        _storage(facts, metrics),
+        _controllers(facts, metrics),
+        _queues(facts, metrics),
+        _nodes(facts),
+        _consumers(facts, metrics),
+    )
+    bad = [finding for finding in facts.lint.findings if word_of(finding) != "note"]
+    unseen = [phrase for part in parts for phrase in part.unseen]
+    return PlaneStatus(
+        parts=parts,
+        findings=tuple(bad[:FINDINGS_MAX]),
+        more=len(bad) - len(bad[:FINDINGS_MAX]),
+        too_young=len(facts.lint.too_young),
+        services=facts.lint.services,
+        is_blind=facts.lint.is_blind,
+        not_looked_at=tuple(dict.fromkeys((*unseen, *facts.lint.not_looked_at))),
+        missing_rights=facts.lint.missing_rights,
+    )
+
+
+class _Version(msgspec.Struct, frozen=True, rename="camel"):
+    git_version: str = ""
+
+
+def _servers(facts: StatusFacts) -> Part:
+    try:
+        version = msgspec.json.decode(facts.version.text or "{}", type=_Version).git_version
+    except msgspec.DecodeError:
+        version = ""
+    page = facts.readyz
+    checks = [line for line in page.text.splitlines() if line.startswith(("[+]", "[-]"))]
+    failed = [line[3:].split()[0] for line in checks if line.startswith("[-]") and len(line) > 3]
+    is_ready = page.status == 200 and not page.why and not failed
+    unseen = []
+    state: State = "well" if is_ready else "attention"
+    if is_ready:
+        said = f"ready, {count(len(checks), 'check')}" if checks else "ready"
+    elif page.status >= 500 or failed:
+        said = f"not ready: {some(failed) or clipped(page.text or page.why)}"
+    else:
+        state, said = "unknown", "whether it is ready was not to be had"
+        unseen.append(f"/readyz ({page.why})")
+    if facts.version.why:
+        unseen.append(f"/version ({facts.version.why})")
+    lines = [" ".join(filter(None, (facts.server, version))) + f": {said}"]
+    others = [lease for lease in _leases(facts, LEADER_NAMESPACE) if LABEL_IDENTITY in (lease.metadata.labels or {})]
+    alive = sum(_is_held(lease, facts.now) for lease in others)
+    if others:
+        lines.append(f"{part(alive, len(others), 'server', 'renews')} {'its Lease' if alive == 1 else 'their Leases'}")
+    figures = {
+        "url": facts.server,
+        "version": version,
+        "ready": None if state == "unknown" else is_ready,
+        "failedChecks": failed,
+        "servers": len(others),
+        "serversAlive": alive,
+    }
+    return Part("servers", state, tuple(lines), figures, tuple(unseen))
+
+
+def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
+    size = total(metrics, "apiserver_storage_size_bytes")
+    in_memory = total(metrics, "sliceplane_object_bytes")
+    if facts.metrics.why or (size is None and in_memory is None):
+        return _unseen("storage", facts.metrics.why or "the server's metrics do not tell of it")
+    revision = total(metrics, "apiserver_storage_revision")
+    of_objects = metrics.get("apiserver_resource_objects") or metrics.get("apiserver_storage_objects") or ()
+    objects = int(sum(max(0.0, sample.value) for sample in of_objects))
+    failures = total(metrics, "sliceplane_storage_failures_total")
+    stale_s = total(metrics, "sliceplane_storage_staleness_seconds") or 0.0
+    spare = total(metrics, "sliceplane_storage_spare_bytes")
+    told = [count(objects, "object")]
+    if size is None:  # ``--data-dir memory:``, or it is etcd's
+        told += [f"{(in_memory or 0.0) / 1e6:.1f} MB in memory", "no database file"]
+    else:
+        told.append(f"{size / 1e6:.1f} MB" + (f" ({spare / 1e6:.1f} MB spare)" if spare else ""))
+    if revision is not None:
+        told.append(f"revision {revision:.0f}")
+    if failures:
+        told.append(f"{count(int(failures), 'batch')} not stored since the server's start")
+    if stale_s > STORAGE_STALE_S:
+        told.append(f"the server's memory is {lasting(stale_s)} behind")
+    figures = {
+        "objects": objects,
+        "bytes": None if size is None else int(size),
+        "spareBytes": None if spare is None else int(spare),
+        "objectBytes": None if in_memory is None else int(in_memory),
+        "revision": None if revision is None else int(revision),
+        "failures": None if failures is None else int(failures),
+        "secondsBehind": round(stale_s, 1),
+    }
+    return Part("storage", "attention" if stale_s > STORAGE_STALE_S else "well", (", ".join(told),), figures)
+
+
+def _controllers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
+    why = facts.leases[LEADER_NAMESPACE]
+    leases = [
+        lease for lease in _leases(facts, LEADER_NAMESPACE) if LABEL_IDENTITY not in (lease.metadata.labels or {})
+    ]
+    within = sum(sample.labels.get("name") == "endpoint_slice" for sample in metrics.get("workqueue_depth", ()))
+    rows = []
+    for lease in leases:
+        age = since(lease.spec.renew_time, facts.now)
+        holder = lease.spec.holder_identity or ""
+        rows.append(
+            {
+                "name": lease.metadata.name,
+                "holder": holder,
+                "held": _is_held(lease, facts.now),
+                "secondsSinceRenewal": None if age is None else round(age, 1),
+            }
+        )
+    lines = [_leader_text(row) for row in rows]
+    leading = any(row["held"] for row in rows if row["name"] in LEADERS)
+    state: State = "well"
+    unseen: tuple[str, ...] = ()
+    if isinstance(why, str) and not within:
+        return _unseen("controllers", why)
+    if within:
+        lines.insert(0, "those of EndpointSlices run within the server")
+    elif not leading:
+        state = "attention"
+        lines.insert(0, f"nobody leads those of EndpointSlices: no {' or '.join(LEADERS)} renews its Lease")
+    return Part("controllers", state, tuple(lines), {"withinServer": bool(within), "leases": rows}, unseen)
+
+
+def _leader_text(row: Mapping[str, Any]) -> str:
+    age = row["secondsSinceRenewal"]
+    ago = "never renewed" if age is None else f"renewed {lasting(age)} ago"
+    if row["held"]:
+        return f"{row['name']}: {row['holder']}, {ago}"
+    return f"{row['name']}: nobody leads" + (f", {row['holder']} did, {ago}" if row["holder"] else "")
+
+
+def _queues(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
+    depths = {sample.labels.get("name", ""): sample.value for sample in metrics.get("workqueue_depth", ())}
+    if facts.metrics.why or not depths:
+        return _unseen("queues", facts.metrics.why or "the server's metrics tell of none")
+    running = {
+        sample.labels.get("name", ""): sample.value
+        for sample in metrics.get("workqueue_longest_running_processor_seconds", ())
+    }
+    longest = max(sorted(depths), key=lambda name: depths[name])
+    slowest = max(sorted(running), key=lambda name: running[name], default="")
+    stuck_s = running.get(slowest, 0.0)
+    waiting = int(sum(depths.values()))
+    line = f"{count(waiting, 'key', 'waits')} in {count(len(depths), 'queue')}"
+    if depths[longest]:
+        line += f", most in {longest}: {depths[longest]:,.0f}"
+    if stuck_s > STUCK_S:
+        line += f"; {slowest} works on one for {lasting(stuck_s)}"
+    figures = {
+        "queues": len(depths),
+        "waiting": waiting,
+        "longest": {"name": longest, "waiting": int(depths[longest])},
+        "longestRunningSeconds": round(stuck_s, 1),
+    }
+    bad = depths[longest] >= QUEUE_LONG or stuck_s > STUCK_S
+    return Part("queues", "attention" if bad else "well", (line,), figures)
+
+
+def _nodes(facts: StatusFacts) -> Part:
+    if isinstance(facts.nodes, str):
+        return _unseen("nodes", facts.nodes)
+    names = [node.metadata.name for node in facts.nodes]
+    unready = [node.metadata.name for node in facts.nodes if _is_ready(node) is False]
+    lines = [f"{part(len(names) - len(unready), len(names), 'Node')} ready"]
+    if unready:
+        lines[0] += f"; not {some(unready)}"
+    unseen: list[str] = []
+    why = facts.leases[NODE_NAMESPACE]
+    leases = {lease.metadata.name: lease for lease in _leases(facts, NODE_NAMESPACE)}
+    kubelets = {name: _age(leases[name], facts.now) for name in names if name in leases}
+    late = {name: age for name, age in kubelets.items() if age > LATE_S}
+    proxies = {name: lease for name, lease in leases.items() if name.startswith(LEASE_PREFIX)}
+    silent = [
+        name.removeprefix(LEASE_PREFIX) for name, lease in proxies.items() if told_of(lease).is_late(facts.now)
+    ]  # a proxy's name for itself
+    if isinstance(why, str):
+        unseen.append(f"how fresh nodes are ({why})")
+    if kubelets:
+        lines.append(f"kubelets: {_freshness(kubelets, late)}")
+    ages = {name.removeprefix(LEASE_PREFIX): _age(lease, facts.now) for name, lease in proxies.items()}
+    revisions = _revisions(proxies)
+    if proxies:
+        lines.append(f"node proxies: {_freshness(ages, {name: ages[name] for name in silent})}")
+        if revisions:
+            low, high = min(revisions.values()), max(revisions.values())
+            last = min(sorted(revisions), key=lambda name: revisions[name])
+            lines.append(f"they hold version {high}" + (f"; {last} holds {low}" if low < high else ""))
+    figures = {
+        "nodes": len(names),
+        "ready": len(names) - len(unready),
+        "notReady": unready,
+        "kubelets": _ages(kubelets, late),
+        "proxies": {**_ages(ages, silent), "versions": revisions},
+    }
+    bad = bool(unready or late or silent)
+    return Part("nodes", "attention" if bad else "well", tuple(lines), figures, tuple(unseen))
+
+
+def _freshness(ages: Mapping[str, float], late: Mapping[str, float]) -> str:
+    """``3 of 4 fresh, the last told 8 s ago; node-7 tells nothing for 4 min``"""
+    fresh = [age for name, age in ages.items() if name not in late]
+    line = f"{len(fresh)} of {len(ages)} fresh" + (f", the slowest told {lasting(max(fresh))} ago" if fresh else "")
+    worst = sorted(late, key=lambda name: (-late[name], name))
+    told = [f"{name} for {lasting(late[name])}" for name in worst]
+    return line + (f"; silent: {some(told)}" if told else "")
+
+
+def _ages(ages: Mapping[str, float], late: Any) -> dict[str, Any]:
+    return {
+        "known": len(ages),
+        "slowestSeconds": round(max(ages.values()), 1) if ages else None,
+        "silent": sorted(late),
+    }
+
+
+def _revisions(proxies: Mapping[str, Lease]) -> dict[str, int]:
+    """What each proxy tells that its kernel holds, by node."""
+    told = {
+        name.removeprefix(LEASE_PREFIX): (lease.metadata.annotations or {}).get(ANNOTATION_REVISION, "")
+        for name, lease in sorted(proxies.items())
+    }
+    return {name: int(text) for name, text in told.items() if text.isascii() and text.isdecimal()}
+
+
+def _consumers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
+    watches = total(metrics, "apiserver_registered_watchers")
+    of_slices = [
+        sample
+        for sample in metrics.get("apiserver_longrunning_requests", ())
+        if sample.labels.get("verb") == "WATCH" and sample.labels.get("resource") == "endpointslices"
+    ]
+    if facts.metrics.why or (watches is None and not of_slices):
+        return _unseen("consumers", facts.metrics.why or "the server's metrics tell of no watches")
+    slow = total(metrics, "sliceplane_hub_overflowed_watches_total")
+    clients = int(sum(sample.value for sample in of_slices))
+    told = [f"{count(int(watches), 'watch')} open"] if watches is not None else []
+    told.append(f"{count(clients, 'client', 'watches')} EndpointSlices")
+    if slow:
+        told.append(f"{count(int(slow), 'watch')} ended as too slow since the server's start")
+    figures = {
+        "watches": None if watches is None else int(watches),
+        "endpointSliceWatches": clients,
+        "tooSlow": None if slow is None else int(slow),
+    }
+    return Part("consumers", "well", (", ".join(told),), figures)
+
+
+def _unseen(name: str, why: str) -> Part:
+    return Part(name, "unknown", (), {}, (f"{name} ({why})",))
+
+
+def _leases(facts: StatusFacts, namespace: str) -> Iterator[Lease]:
+    leases = facts.leases[namespace]
+    if not isinstance(leases, str):
+        yield from leases
+
+
+def _age(lease: Lease, now: float) -> float:
+    age = since(lease.spec.renew_time or lease.metadata.creation_timestamp, now)
+    # Who never wrote a time that one can read is as late as one must be to be late.
+    return LATE_S + 1 if age is None else max(0.0, age)
+
+
+def _is_held(lease: Lease, now: float) -> bool:
+    return bool(lease.spec.holder_identity) and _age(lease, now) <= (lease.spec.lease_duration_seconds or LATE_S)
+
+
+def _is_ready(node: Node) -> bool | None:
+    """``None``: the Node does not say, as one that no kubelet keeps."""
+    ready = next((entry for entry in node.status.conditions or () if entry.type == "Ready"), None)
+    return None if ready is None else ready.status == "True"

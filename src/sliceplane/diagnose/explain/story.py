@@ -1,0 +1,92 @@
+"""What a Service, a Pod or a Node is doing, in one sentence: told beside whatever was found, or in place of it.
+
+A person who hears that nothing is wrong wants to know what was looked at: which endpoints, since when, of which kind of
+Service.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sliceplane.api.discovery import LABEL_MANAGED_BY
+from sliceplane.api.findings.wording import count, lasting, part, since, some
+from sliceplane.diagnose.explain.case import Case, NodeCase, PodCase, ServiceCase
+from sliceplane.diagnose.explain.objects import PODS
+
+
+def story(case: Case) -> str:
+    """ "": there is nothing to tell."""
+    if isinstance(case, PodCase):
+        return _of_pod(case)
+    if isinstance(case, NodeCase):
+        return _of_node(case)
+    return _of_service(case) if isinstance(case, ServiceCase) else ""
+
+
+def _of_service(case: ServiceCase) -> str:
+    service = case.service
+    if service is None:
+        return ""
+    spec = service.spec
+    if spec.type == "ExternalName":
+        return f"{case.name} is a name for {spec.external_name}: DNS answers with it, no proxy and no Pod is asked"
+    place = "headless, DNS gives its endpoints' addresses" if case.is_headless else f"{spec.type} {spec.cluster_ip}"
+    if case.selector:
+        pods = _of(sum(pod.is_ready and not pod.is_going for pod in case.live), len(case.live), "Pod")
+    else:
+        managers = Counter((item.metadata.labels or {}).get(LABEL_MANAGED_BY, "hand") for item in case.slices)
+        pods = f"no selector, {count(len(case.slices), 'slice')}"
+        pods += f" kept by {some(sorted(managers))}" if managers else ""
+    if not case.slices:
+        return f"{case.name} is {place}; {pods}" + ("" if pods.endswith("slice") else ", no slice")
+    endpoints = _of(len(case.ready), len(case.endpoints), "endpoint")
+    within = f" in {count(len(case.slices), 'slice')}" if case.selector else ""
+    return f"{case.name} is {place}; {pods}, {endpoints}{within}"
+
+
+def _of(ready: int, number: int, what: str) -> str:
+    """``3 of 4 Pods ready``"""
+    return f"{part(ready, number, what)} ready" if number else f"no {what}"
+
+
+def _of_node(case: NodeCase) -> str:
+    node = case.node
+    if node is None:
+        return ""
+    ready = next((entry for entry in node.status.conditions or () if entry.type == "Ready"), None)
+    age = since(ready.last_transition_time, case.now) if ready is not None else None
+    state = {"True": "ready", "False": "not ready"}.get(ready.status if ready is not None else "", "silent")
+    told = f"{state} for {lasting(age)}" if age is not None else state
+    where = f"in zone {case.zone}" if case.zone else "in no zone"
+    pods = [pod for pod in case.facts.of(PODS) if pod.spec.node_name == case.name and not pod.is_over]
+    return f"{case.name} is {told}, {where}; {_of(sum(pod.is_ready for pod in pods), len(pods), 'Pod')}"
+
+
+def _of_pod(case: PodCase) -> str:
+    pod = case.pod
+    if pod is None:
+        return ""
+    where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    ready = pod.condition("Ready")
+    age = since(ready.last_transition_time, case.now) if ready is not None and pod.is_ready else None
+    state = f"ready for {lasting(age)}" if age is not None else (pod.status.phase or "Pending") + ", not ready"
+    if pod.is_over:
+        state = pod.status.phase
+    elif pod.is_going:
+        state = f"terminating, {state}"
+    told = [f"{service.metadata.name} ({_as_endpoint(case, service.metadata.name)})" for service in case.services]
+    return f"{case.name}{where} is {state}; " + (f"selected by {some(told)}" if told else "no Service selects it")
+
+
+def _as_endpoint(case: PodCase, service: str) -> str:
+    """What the slices of the Service say of the Pod."""
+    for endpoint_slice in case.facts.slices_of(case.namespace, service):
+        for endpoint in endpoint_slice.endpoints or ():
+            target = endpoint.target_ref
+            if target is None or target.kind != "Pod" or target.name != case.name:
+                continue
+            conditions = endpoint.conditions
+            if conditions.terminating:
+                return "terminating" + (", serving" if conditions.serving is not False else "")
+            return "ready" if conditions.ready is not False else "not ready"
+    return "in no slice"

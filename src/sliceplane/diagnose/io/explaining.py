@@ -1,0 +1,88 @@
+"""The reading side of ``sliceplane explain`` and ``lint``: reads what an investigation wants, and nothing else.
+
+Only ``list`` reaches the server.  What the reader may not list, and what the cluster does not serve, is told to the
+investigation, which goes on without it; any other error ends the question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.findings.finding import Finding
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import NOT_TO_BE_HAD
+from sliceplane.diagnose.explain.investigation import FORBIDDEN, Investigation
+from sliceplane.diagnose.explain.kernel import KernelFacts
+from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
+from sliceplane.diagnose.io.lists import list_decoded
+from sliceplane.watch.io.base import Reader, Unreachable, connect
+from sliceplane.watch.io.http import HttpClient
+
+WRITES_PATH: Final = "/sliceplane/writes"
+#: the page names four writes of one object
+WRITES_BYTES_MAX: Final = 1 << 20
+#: each has a connection, and bodies that are being decoded
+LISTS_AT_ONCE: Final = 8
+NOT_SERVED: Final = "not served by this cluster"
+
+
+async def explain(
+    client: Reader,
+    question: ExplainQuestion,
+    wall_clock: Callable[[], float],
+    kernel: KernelFacts | None = None,
+    *,
+    probe: bool = False,
+    shadow: Iterable[Finding] = (),
+    lists_at_once: int = LISTS_AT_ONCE,
+) -> Explanation:
+    """*wall_clock*: seconds since the epoch.  *kernel*: that of this machine, which is a node then.  *probe*:
+    connections are tried from here.  *shadow*: what shadow mode found.  Raises
+    ``StatusError``, ``watch.io.base.Unreachable`` and ``msgspec.DecodeError``."""
+    investigation = await investigated(client, Investigation(question, wall_clock(), kernel, shadow), lists_at_once)
+    if probe:
+        targets = investigation.to_try()
+        investigation.on_tried(dict(zip(targets, await asyncio.gather(*map(connect, targets)), strict=True)))
+        await investigated(client, investigation, lists_at_once)
+    if isinstance(client, HttpClient):
+        await _ask_who_wrote(client, investigation)
+    return investigation.answer()
+
+
+async def _ask_who_wrote(client: HttpClient, investigation: Investigation) -> None:
+    """Of our own server, which remembers it; any other has no such page, or the reader no right to it."""
+    for name in investigation.shown():
+        path = f"{WRITES_PATH}/{name.plural}/{name.namespace or '-'}/{name.name}"
+        try:
+            page = await client.page(path, bytes_max=WRITES_BYTES_MAX)
+        except (StatusError, Unreachable):
+            return
+        investigation.on_noted(name, page)
+
+
+async def investigated(
+    client: Reader, investigation: Investigation, lists_at_once: int = LISTS_AT_ONCE
+) -> Investigation:
+    """*investigation*, which wants nothing more."""
+    turn = asyncio.Semaphore(lists_at_once)
+
+    async def read(selection: Selection) -> None:
+        async with turn:
+            try:
+                items = await list_decoded(client, selection, partial(investigation.decoded, selection))
+            except StatusError as error:
+                if error.code not in NOT_TO_BE_HAD:
+                    raise
+                investigation.on_refused(selection, FORBIDDEN if error.code == 403 else NOT_SERVED)
+            else:
+                investigation.on_list(selection, items)
+
+    while wanted := investigation.wanted():
+        async with asyncio.TaskGroup() as group:
+            for selection in wanted:
+                group.create_task(read(selection))
+    return investigation

@@ -1,0 +1,220 @@
+"""What ``explain --kernel`` reads of the machine it runs on: files of /proc and /sys, and what three programs list.
+
+A program that is not there, or may not, is told as not looked at; the rest counts without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from sliceplane.consume.served import Served
+from sliceplane.diagnose.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
+from sliceplane.kit.ip import FAMILIES
+from sliceplane.node.conntrack import UdpFlow, parse_flow
+from sliceplane.node.iptables.served import served as served_by_iptables
+from sliceplane.node.nft.layout import NODE_PORT_IPS
+from sliceplane.node.nft.listing import listed
+from sliceplane.node.nft.names import TABLE
+from sliceplane.node.nft.served import served
+
+TIMEOUT_S: Final = 20.0
+#: before a kernel that differs from the API is read again
+SETTLE_S: Final = 2.0
+_PROC: Final = Path("/proc/sys/net")
+_IPVS: Final = Path("/proc/net/ip_vs")
+_NETWORK: Final = Path("/sys/class/net")
+_PROMISCUOUS: Final = 0x100
+#: the chain that only proxies make; the kubelet has KUBE-FIREWALL and KUBE-KUBELET-CANARY
+_SERVICES: Final = "KUBE-SERVICES"
+
+
+_BY_IPTABLES: Final = "KUBE-* of iptables-nft"
+_BY_LEGACY: Final = "KUBE-* of iptables-legacy"
+#: what lists such rules, for each family
+_SAVING: Final = {
+    _BY_IPTABLES: ("iptables-nft-save", "ip6tables-nft-save"),
+    _BY_LEGACY: ("iptables-legacy-save", "ip6tables-legacy-save"),
+}
+
+
+class _Unread(Exception):
+    """Text: what could not be looked at, and why."""
+
+
+async def read_kernel() -> KernelFacts:
+    unread: list[str] = []
+    count, most = _number(_PROC / "netfilter/nf_conntrack_count"), _number(_PROC / "netfilter/nf_conntrack_max")
+    if count is None or most is None:
+        unread.append("flows (nf_conntrack is not loaded)")
+    ports, promiscuous = _bridges()
+    rule_sets: tuple[RuleSet, ...] | None = None
+    flows: tuple[tuple[UdpFlow, int], ...] | None = None
+    connections: tuple[tuple[UdpFlow, int], ...] | None = None
+    try:
+        rule_sets = await _rule_sets(unread)
+    except _Unread as error:
+        unread.append(str(error))
+    try:
+        flows = await _flows("udp")
+        connections = await _flows("tcp", "--state", "ESTABLISHED")
+    except _Unread as error:
+        unread.append(str(error))
+    rules: Served | None = None
+    try:
+        rules = await _served(rule_sets)
+    except _Unread as error:
+        unread.append(str(error))
+    return KernelFacts(
+        rules=None if rules is None else tuple(sorted(rules.items())),
+        flows_count=count,
+        flows_max=most,
+        bridge_ports=ports,
+        promiscuous=promiscuous,
+        bridge_calls=bool(_number(_PROC / "bridge/bridge-nf-call-iptables") or 0),
+        rule_sets=rule_sets,
+        flows=flows,
+        connections=connections,
+        ipvs=parse_ipvs(_text(_IPVS)),
+        offloading=await _offloading(unread),
+        release=os.uname().release,
+        node_port_addresses=await _node_port_addresses(),
+        unread=tuple(unread),
+    )
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(), 0)
+    except (OSError, ValueError):
+        return None
+
+
+def _text(path: Path) -> str:
+    """ "": it is not there."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _bridges() -> tuple[tuple[BridgePort, ...], frozenset[str]]:
+    """Ports of bridges, and the bridges that are promiscuous."""
+    ports = []
+    for interface in sorted(_NETWORK.iterdir()):
+        hairpin = _number(interface / "brport/hairpin_mode")
+        if hairpin is not None:
+            ports.append(BridgePort(interface.name, (interface / "brport/bridge").resolve().name, bool(hairpin)))
+    bridges = {port.bridge for port in ports}
+    flags = {bridge: _number(_NETWORK / bridge / "flags") or 0 for bridge in bridges}
+    return tuple(ports), frozenset(bridge for bridge, value in flags.items() if value & _PROMISCUOUS)
+
+
+async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
+    """By who wrote them.  Raises ``_Unread`` where nftables cannot be listed."""
+    listed = json.loads(await _output("nft", "--json", "list", "chains"))
+    chains = {_chain(entry["chain"]) for entry in listed.get("nftables", ()) if "chain" in entry}
+    tables = {table for table, _ in chains}
+    sets = []
+    if TABLE in tables:
+        sets.append(RuleSet("Sliceplane's nftables", True, "sliceplane proxy --cleanup"))
+    if "kube-proxy" in tables:
+        sets.append(RuleSet("kube-proxy's nftables", False, "kube-proxy --cleanup"))
+    if ("nat", _SERVICES) in chains:
+        sets.append(RuleSet(_BY_IPTABLES, False, "kube-proxy --cleanup"))
+    try:
+        if f":{_SERVICES} " in await _output("iptables-legacy-save", "-t", "nat"):
+            sets.append(RuleSet(_BY_LEGACY, False, _LEGACY_REMOVAL))
+    except _Unread as error:
+        unread.append(str(error))
+    return tuple(sets)
+
+
+async def _served(rule_sets: tuple[RuleSet, ...] | None) -> Served:
+    """Where our nftables, or the iptables of any proxy, lead the cluster IPs.  Raises ``_Unread``."""
+    if rule_sets is None:
+        raise _Unread("rules of Services (nftables cannot be listed)")
+    found: Served = {}
+    if not any(entry.ours for entry in rule_sets):
+        others = ", ".join(entry.told for entry in rule_sets)
+        programs = _SAVING.get(others)
+        if programs is None:
+            why = f"{others} are not compared" if others else "no proxy wrote any here"
+            raise _Unread(f"rules of Services ({why})")
+        for program in programs:
+            found |= served_by_iptables(await _output(program))
+        return found
+    for nft_family in ("ip", "ip6"):
+        try:
+            found |= served(listed(await _output("nft", "--json", "list", "table", nft_family, TABLE)))
+        except _Unread as error:
+            if "No such file" not in str(error):  # a kernel without that family
+                raise
+    return found
+
+
+async def _offloading(unread: list[str]) -> tuple[str, ...]:
+    """VXLAN interfaces that leave checksums to the device."""
+    found = []
+    for interface in sorted(_NETWORK.iterdir()):
+        if "DEVTYPE=vxlan" not in _text(interface / "uevent").split():
+            continue
+        try:
+            features = await _output("ethtool", "-k", interface.name)
+        except _Unread as error:
+            unread.append(str(error))
+            break
+        if "tx-checksum-ip-generic: on" in features:
+            found.append(interface.name)
+    return tuple(found)
+
+
+async def _node_port_addresses() -> tuple[str, ...]:
+    """Those at which our nftables serve node ports; empty: at all, or there are none of ours."""
+    try:
+        listed = json.loads(await _output("nft", "--json", "list", "set", "ip", TABLE, NODE_PORT_IPS.name))
+    except _Unread:
+        return ()
+    sets = [entry["set"].get("elem", []) for entry in listed.get("nftables", ()) if "set" in entry]
+    return tuple(sorted(str(address) for elements in sets for address in elements))
+
+
+_LEGACY_REMOVAL: Final = "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore"
+
+
+def _chain(entry: dict[str, Any]) -> tuple[str, str]:
+    return entry["table"], entry["name"]
+
+
+async def _flows(protocol: str, *more: str) -> tuple[tuple[UdpFlow, int], ...]:
+    counts: Counter[UdpFlow] = Counter()
+    for family in FAMILIES:
+        listed = await _output("conntrack", "-L", "-p", protocol, "-f", family.lower(), *more)
+        flows = (parse_flow(line, family, protocol) for line in listed.splitlines())
+        counts.update(flow for flow in flows if flow is not None)
+    return tuple(sorted(counts.items()))
+
+
+async def _output(*command: str) -> str:
+    """What *command* prints.  Raises ``_Unread``."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise _Unread(f"what {command[0]} lists ({error.strerror})") from error
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            stdout, stderr = await process.communicate()
+    except TimeoutError as error:
+        process.kill()
+        await process.communicate()
+        raise _Unread(f"what {command[0]} lists (no answer within {TIMEOUT_S:g} s)") from error
+    if process.returncode != 0:
+        said = stderr.decode(errors="replace").strip().splitlines()
+        raise _Unread(f"what {command[0]} lists ({said[0] if said else f'exit code {process.returncode}'})")
+    return stdout.decode(errors="replace")

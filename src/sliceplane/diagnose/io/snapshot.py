@@ -1,0 +1,187 @@
+"""A snapshot to a file, and a file to a data directory.
+
+Saving asks a server that runs, over HTTPS.  The file appears under its name when it is whole and on disk: what a full
+disk or a lost connection leaves is removed.  What arrives is read as it will be when it is needed, digest and all.
+
+Restoring makes a database where there is none; the folder's lock says that no server is at work there.  It, too,
+appears under its name when it is whole.
+
+What a process that was killed (SIGKILL, power) left beside the file holds Secrets and is of no use: the next one that
+saves to the same name removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sliceplane.kit.io.files import opened_lines
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.server.io.datadir import DataDir
+from sliceplane.server.store.backend import REVISIONS_BEYOND
+from sliceplane.server.store.snapshot import LINE_BYTES_MAX, PATH, REVISION_MAX, BadSnapshot, SnapshotReader, restored
+
+if TYPE_CHECKING:
+    from sliceplane.watch.io.http import HttpClient
+
+#: all objects of a server that has them in memory
+SNAPSHOT_BYTES_MAX = 16 << 30
+#: objects that are written to the database at a time
+_BATCH = 1000
+
+
+class SnapshotError(Exception):
+    """A sentence for a person."""
+
+
+class SnapshotSummary(msgspec.Struct, frozen=True):
+    """``bytes`` is the file's size."""
+
+    objects: int
+    revision: int
+    bytes: int
+
+
+async def save(client: HttpClient, path: Path) -> SnapshotSummary:
+    """Raises ``SnapshotError``, and what the client raises: ``StatusError``, ``Unreachable``."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        _remove_what_the_dead_left(path)
+        with _removed_unless_whole(part):
+            await _receive(client.download(PATH, bytes_max=SNAPSHOT_BYTES_MAX), part)
+            summary = _inspected(part, "what the server sent")
+            part.replace(path)
+            _sync_folder(path.parent)
+    except OSError as error:
+        raise SnapshotError(f"cannot write {path}: {_reason(error)}") from error
+    return summary
+
+
+async def _receive(portions: AsyncIterator[bytes], part: Path) -> None:
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        async for portion in portions:
+            file.write(portion)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def inspect(path: Path) -> SnapshotSummary:
+    """Read all of it.  Raises ``SnapshotError`` if it is not whole."""
+    return _inspected(path, str(path))
+
+
+def _inspected(path: Path, name: str) -> SnapshotSummary:
+    """*name* is what complaints call it."""
+    with _opened(path, name) as (reader, size):
+        return SnapshotSummary(sum(1 for _ in reader.records()), reader.revision, size)
+
+
+def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> SnapshotSummary:
+    """Make *data_dir*'s database of the snapshot, at its revision plus *bump*.  Raises ``SnapshotError``."""
+    from sliceplane.server.io.storage.committing import StorageError
+    from sliceplane.server.store.backend import OutcomeUnknown, WriteFailed
+
+    try:
+        folder = DataDir.open(data_dir)
+    except StartError as error:
+        raise SnapshotError(str(error)) from error
+    try:
+        database = folder.database
+        if database is None:
+            raise SnapshotError("memory: keeps nothing; give a data directory")
+        for there in (database, database.with_name(f"{database.name}-wal")):
+            if there.exists():
+                # A log that was left beside another database would be copied into it.
+                raise SnapshotError(
+                    f"{there} exists: restoring replaces nothing; move it away, and everything else that is called "
+                    f"{database.name}-..."
+                )
+        with _opened(path, str(path)) as (reader, size):
+            if reader.revision + bump > REVISION_MAX:
+                raise SnapshotError(f"revision {reader.revision} plus {bump} is more than {REVISION_MAX}")
+            objects = _make_database(folder, database, reader, reader.revision + bump)
+            return SnapshotSummary(objects, reader.revision + bump, size)
+    except (OSError, StorageError, WriteFailed, OutcomeUnknown) as error:
+        why = _reason(error) if isinstance(error, OSError) else str(error)
+        raise SnapshotError(f"cannot restore into {folder.path}: {why}") from error
+    finally:
+        folder.close()
+
+
+def _make_database(folder: DataDir, database: Path, reader: SnapshotReader, revision: int) -> int:
+    """The number of its objects.  Raises what the back end raises."""
+    from sliceplane.server.io.storage.rows import AckedMark
+    from sliceplane.server.io.storage.sqlite import SqliteBackend
+
+    part = folder.restoring
+    for left in database.parent.glob(f"{part.name}*"):
+        left.unlink()
+    with _removed_unless_whole(part):
+        events = restored(reader.records())
+        backend = SqliteBackend.open(part)
+        try:
+            for first in range(0, len(events), _BATCH):
+                backend.append(events[first : first + _BATCH])
+            # All that was before is history that is not there.
+            backend.compact(revision)
+        finally:
+            backend.close()  # its log goes into the file
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        # Killed in between, the database has no mark, and versions go on even further beyond.
+        AckedMark.path_of(database).unlink(missing_ok=True)
+        part.replace(database)
+        AckedMark.path_of(part).replace(AckedMark.path_of(database))
+        _sync_folder(database.parent)
+    return len(events)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, name: str) -> Iterator[tuple[SnapshotReader, int]]:
+    try:
+        with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
+            yield SnapshotReader(lines), lines.size_bytes
+    except BadSnapshot as error:
+        raise SnapshotError(f"{name}: {error}") from error
+    except OSError as error:
+        if error.filename != str(path):
+            raise  # of the disk that is restored to
+        raise SnapshotError(f"cannot read {name}: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _removed_unless_whole(part: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for left in part.parent.glob(f"{glob.escape(part.name)}*"):
+            with contextlib.suppress(OSError):
+                left.unlink()
+        raise
+
+
+def _remove_what_the_dead_left(path: Path) -> None:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*"):
+        process = left.name.rpartition(".")[2]
+        if process.isdecimal() and not Path("/proc", process).exists():
+            with contextlib.suppress(OSError):
+                left.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """The name is on disk, too."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,85 @@
+"""The reading side of ``sliceplane status``: three pages of the server, two namespaces' Leases, what ``lint`` reads.
+
+Whatever is refused, or not there, is told to the core as not to be had; only a server that does not answer at all ends
+the question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.diagnose.explain.investigation import FORBIDDEN, Investigation
+from sliceplane.diagnose.explain.objects import LEASES, NODES, Readable
+from sliceplane.diagnose.explain.question import ExplainQuestion
+from sliceplane.diagnose.explain.status import PlaneStatus, ReadPage, StatusFacts
+from sliceplane.diagnose.explain.status_parts import LEADER_NAMESPACE, NODE_NAMESPACE, status
+from sliceplane.diagnose.io.explaining import investigated
+from sliceplane.diagnose.io.lists import list_whole
+from sliceplane.watch.io.bounds import AnswerTooLarge
+from sliceplane.watch.io.http import HttpClient
+
+#: more metrics than any server has
+PAGE_BYTES_MAX: Final = 64 << 20
+T = TypeVar("T", bound=Object)
+
+
+async def read_status(client: HttpClient, namespace: str, wall_clock: Callable[[], float]) -> PlaneStatus:
+    """*namespace*: whose Services are looked at; "": all.  *wall_clock*: seconds since the epoch.  Raises
+    ``watch.io.base.Unreachable``, ``msgspec.DecodeError``, and ``StatusError`` for what is neither a refusal nor
+    a page that is not there."""
+    investigation = Investigation(ExplainQuestion("everything", namespace=namespace), wall_clock())
+    async with asyncio.TaskGroup() as group:
+        pages = [group.create_task(_page(client, path)) for path in ("/version", "/readyz?verbose", "/metrics")]
+        group.create_task(investigated(client, investigation))
+    leases = {
+        place: await _objects(client, investigation, LEASES, LEASES.in_namespace(place))
+        for place in (LEADER_NAMESPACE, NODE_NAMESPACE)
+    }
+    version, readyz, metrics = (page.result() for page in pages)
+    return status(
+        StatusFacts(
+            server=client.server,
+            now=investigation.facts.now,
+            version=version,
+            readyz=readyz,
+            metrics=metrics,
+            leases=leases,
+            nodes=await _objects(client, investigation, NODES, NODES.everywhere()),
+            lint=investigation.answer(),
+        )
+    )
+
+
+async def _page(client: HttpClient, path: str) -> ReadPage:
+    try:
+        body = await client.page(path, bytes_max=PAGE_BYTES_MAX)
+    except AnswerTooLarge as error:
+        return ReadPage(why=str(error))
+    except StatusError as error:
+        return ReadPage(error.message, _reason(error, f"get {path}"), error.code)
+    return ReadPage(body.decode(errors="replace"))
+
+
+async def _objects(
+    client: HttpClient, investigation: Investigation, readable: Readable[T], selection: Selection
+) -> tuple[T, ...] | str:
+    """From what was read already, else from the server; a sentence where neither has them."""
+    if investigation.facts.was_read(selection):
+        return investigation.facts.of(readable, selection.namespace)
+    decoder = msgspec.json.Decoder(readable.projection)
+    try:
+        return tuple(decoder.decode(body) for body in await list_whole(client, selection))
+    except StatusError as error:
+        where = f" in namespace {selection.namespace}" if selection.namespace else ""
+        return _reason(error, f"list {selection.resource.plural}{where}")
+
+
+def _reason(error: StatusError, what: str) -> str:
+    return f"{FORBIDDEN} {what}" if error.code in (401, 403) else f"the server answers {error.code}"

@@ -1,0 +1,250 @@
+"""The engines' answers (explain, lint, drift, trace, timeline, what-if), kept for all tabs that show them.
+
+An engine reads the cluster by lists and may compute for a second, so it runs in a thread with a loop and a client of
+its own: the stream of a tab never waits for one.  A question is asked again when the cluster has changed, and now and
+then without a change; the more it costs, the less often.  All of them share a part of a core: what is saved up while
+the cluster is quiet answers a change at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from sliceplane.api.codec import UNREADABLE
+from sliceplane.api.errors import StatusError
+from sliceplane.consume.io.barriers import BarrierBook
+from sliceplane.diagnose.explain.question import ExplainQuestion
+from sliceplane.diagnose.io.drifting import read_drift
+from sliceplane.diagnose.io.explaining import explain
+from sliceplane.diagnose.io.recordings import timeline_lines
+from sliceplane.diagnose.io.tracing import question_of, trace, usual_proxy
+from sliceplane.diagnose.page.attention import attention
+from sliceplane.diagnose.page.views import Answered
+from sliceplane.diagnose.timeline.text import line_document
+from sliceplane.diagnose.trace.question import Unanswerable
+from sliceplane.kit.delays import TokenBucket
+from sliceplane.watch.io import bounds
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.recorder.file import RecordingError
+
+#: a question is not asked again sooner after its answer than that
+GAP_S: Final = 1.0
+#: milliseconds of CPU that questions take in a second, in the mean, but for those asked for the first time; and what
+#: they may have saved up
+BUSY_MS: Final = 10.0
+SAVED_MS: Final = 300
+#: a question that was looked at within that time is wanted
+WANTED_S: Final = 5.0
+#: nor later, as long as a tab shows it
+AGE_MAX_S: Final = 10.0
+KEPT_MAX: Final = 256
+#: bytes of all answers that are kept, as JSON
+KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
+#: a question of the page: a server that answers no sooner is told of, and asked again later
+TIMEOUT_S: Final = 60.0
+METRICS_PORT: Final = 10249
+#: for ``lint``, which is asked again and again: each list has a connection, and bodies that are being decoded
+LISTS_AT_ONCE: Final = 2
+
+#: what-ifs that are worked out or wait for it: they are the longest questions
+WHAT_IFS_MAX: Final = 3
+
+#: the kind of the question, and what it is about
+Question = tuple[str, ...]
+#: of a client, a namespace, a name and settings; an engine of a layer above, which the command gives
+WhatIf = Callable[[HttpClient, str, str, Sequence[str]], Awaitable[Any]]
+
+
+@dataclass(slots=True)
+class _Kept:
+    ended: float = 0.0
+    version: int = -1
+    #: when it was looked at last, and not of the newest version
+    wanted: float = -WANTED_S
+    running: asyncio.Task[None] | None = None
+    answered: Answered | None = None
+    size_bytes: int = 0
+
+
+class Questions:
+    """Used from one loop.  *connect* makes a client, within the thread's loop; *clock*: seconds since the epoch."""
+
+    def __init__(
+        self, connect: Callable[[], HttpClient], clock: Callable[[], float], namespace: str, what_if: WhatIf
+    ) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._namespace = namespace
+        self._what_if = what_if
+        self._what_ifs = 0
+        self._kept: dict[Question, _Kept] = {}
+        self._budget = TokenBucket(rate_per_s=BUSY_MS, burst=SAVED_MS)
+        self._barriers = BarrierBook(namespace)
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = threading.Thread(target=self._run, name="engines", daemon=True)
+        self._client: HttpClient
+
+    def start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        await asyncio.to_thread(self._thread.join)
+
+    def latest(self, question: Question, version: int) -> Answered | None:
+        """The last answer, which may be older than *version* of the model; a newer one is on its way then."""
+        kept = self._kept.pop(question, None) or _Kept()
+        self._kept[question] = kept
+        self._keep_bounds()
+        now = time.monotonic()
+        rested = now - kept.ended
+        if kept.running is None and rested >= GAP_S and (kept.version != version or rested >= AGE_MAX_S):
+            kept.wanted = now
+            if kept.answered is None or self._is_next(kept, now):
+                kept.version = version
+                kept.wanted = -WANTED_S
+                kept.running = asyncio.create_task(self._note(question, kept))
+        return kept.answered
+
+    def _keep_bounds(self) -> None:
+        """Forgets answers, the longest unused first; the newest is kept whatever its size."""
+        size_bytes = sum(kept.size_bytes for kept in self._kept.values())
+        while len(self._kept) > 1 and (len(self._kept) > KEPT_MAX or size_bytes > KEPT_BYTES_MAX):
+            size_bytes -= self._kept.pop(next(iter(self._kept))).size_bytes
+
+    def _is_next(self, kept: _Kept, now: float) -> bool:
+        """There is CPU for it, no other is being asked, and of all that are wanted its answer is the oldest."""
+        if self._budget.take(now, 0) > 0 or any(other.running is not None for other in self._kept.values()):
+            return False
+        return all(kept.ended <= other.ended for other in self._kept.values() if now - other.wanted < WANTED_S)
+
+    async def ask(self, question: Question) -> Answered:
+        """Once, now."""
+        return (await self._timed(question))[0]
+
+    async def ask_what_if(self, question: Question) -> Answered | None:
+        """``None``: as many are being asked as may be."""
+        if self._what_ifs >= WHAT_IFS_MAX:
+            return None
+        self._what_ifs += 1
+        try:
+            return await self.ask(question)
+        finally:
+            self._what_ifs -= 1
+
+    async def _timed(self, question: Question) -> tuple[Answered, float, int]:
+        """Returns the answer, the CPU that the thread used meanwhile, also for other questions, and the answer's bytes
+        as JSON."""
+        future: Future[tuple[Answered, float, int]] = asyncio.run_coroutine_threadsafe(
+            self._measured(question), self._loop
+        )
+        return await asyncio.wrap_future(future)
+
+    async def _note(self, question: Question, kept: _Kept) -> None:
+        try:
+            answered, cpu_s, kept.size_bytes = await self._timed(question)
+            if kept.answered is not None:
+                self._budget.take(time.monotonic(), cpu_s * 1000)
+            kept.answered = answered
+        finally:
+            kept.ended = time.monotonic()
+            kept.running = None
+
+    # In the thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._client = self._connect()
+        try:
+            self._loop.run_forever()
+        finally:
+            pending = asyncio.all_tasks(self._loop)
+            for task in pending:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+            self._loop.run_until_complete(self._client.close())
+            self._loop.close()
+
+    async def _measured(self, question: Question) -> tuple[Answered, float, int]:
+        began = time.thread_time()
+        answered = await self._answer(question)
+        size_bytes = len(msgspec.json.encode(answered.part()))
+        return answered, time.thread_time() - began, size_bytes
+
+    async def _answer(self, question: Question) -> Answered:
+        at = self._clock()
+        try:
+            async with bounds.question(TIMEOUT_S):
+                return Answered(at, await self._document(question, at))
+        except (StatusError, Unreachable, Unanswerable, RecordingError) as error:
+            return Answered(at, None, _sentence(error))
+        except UNREADABLE as error:
+            return Answered(at, None, f"the server sent an object that cannot be read: {error}")
+        except BaseExceptionGroup as errors:
+            known = errors.subgroup((StatusError, Unreachable, *UNREADABLE))
+            if known is not None:
+                return Answered(at, None, _sentence(known.exceptions[0]))
+            return Answered(at, None, _fault(errors.exceptions[0]))
+        except Exception as error:
+            # A fault of ours, or objects that no server accepts: said on the page as a refusal would be.
+            return Answered(at, None, _fault(error))
+
+    def _document(self, question: Question, at: float) -> Awaitable[Any]:
+        client, clock = self._client, self._clock
+        match question:
+            case ("lint",):
+                return _attention(client, self._namespace, clock)
+            case ("explain", namespace, name):
+                return _explained(client, ExplainQuestion("service", name, namespace), clock)
+            case ("drift",):
+                return _drifted(client, clock)
+            case ("drains",):
+                return self._barriers.look(client, clock)
+            case ("trace", source, target, protocol, node, namespace):
+                return _traced(client, source, target, protocol=protocol, node=node, namespace=namespace)
+            case ("timeline", namespace, name, since):
+                return _told(client, namespace, name, at - float(since))
+            case ("what-if", namespace, name, *settings):
+                return self._what_if(client, namespace, name, settings)
+        raise AssertionError(f"no such question: {question}")
+
+
+async def _explained(client: HttpClient, question: ExplainQuestion, clock: Callable[[], float]) -> Any:
+    return (await explain(client, question, clock)).as_document()
+
+
+async def _attention(client: HttpClient, namespace: str, clock: Callable[[], float]) -> Any:
+    question = ExplainQuestion("everything", namespace=namespace)
+    return attention(await explain(client, question, clock, lists_at_once=LISTS_AT_ONCE))
+
+
+async def _drifted(client: HttpClient, clock: Callable[[], float]) -> Any:
+    return (await read_drift(client, clock, port=METRICS_PORT)).as_document()
+
+
+async def _traced(client: HttpClient, source: str, target: str, *, protocol: str, node: str, namespace: str) -> Any:
+    question = await question_of(client, source, target, protocol=protocol or None, node=node, namespace=namespace)
+    return (await trace(client, question, usual_proxy())).as_document()
+
+
+async def _told(client: HttpClient, namespace: str, name: str, since: float) -> Any:
+    lines, notice = await timeline_lines(client, namespace, name, since)
+    return {"lines": [line_document(line) for line in lines], "notice": notice}
+
+
+def _fault(error: BaseException) -> str:
+    return f"a fault of this program, or of the server's objects: {type(error).__name__}: {error}"
+
+
+def _sentence(error: BaseException) -> str:
+    return f"the server refuses: {error}" if isinstance(error, StatusError) else str(error)

@@ -1,0 +1,1 @@
+"""Hosts the shadow of the slice controllers."""

@@ -1,0 +1,124 @@
+"""Shadow mode: the production engine beside a cluster's own EndpointSlice controller, reading only.
+
+Nothing here can write: the controller's jobs are reads, the client has no way to write (``transport.guards``), and
+its operator gives it an account that may only read.  There is no election, for there is nothing to fight about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Final, Protocol
+
+from sliceplane.api.scheme import Services
+from sliceplane.controllers.endpointslice import EndpointSliceConfig
+from sliceplane.controllers.io import ControllerHost
+from sliceplane.controllers.io.monitoring import health_pages
+from sliceplane.diagnose.shadow.controller import ShadowController
+from sliceplane.diagnose.shadow.ledger import DifferenceLedger, News
+from sliceplane.diagnose.shadow.report import ShadowSummary, summary_of
+from sliceplane.kit.io.pages import Page, PageMaker
+from sliceplane.kit.metrics import Family
+from sliceplane.kit.rng import Rng
+from sliceplane.watch.io.base import Reader, ReadOnlyClient
+from sliceplane.watch.io.reflect import loop_clock
+
+#: between two looks at the ledger
+LOOK_S: Final = 0.5
+#: confirmations that may be under way: they are reads of the API server, and not urgent
+CONFIRMATIONS_MAX: Final = 2
+#: ``once`` gives a confirmation so long after the grace period
+CONFIRM_S: Final = 5.0
+
+
+class Output(Protocol):
+    """Where news go.  Called from the run's own task."""
+
+    def news(self, news: tuple[News, ...]) -> None: ...
+
+    def look(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
+        """Every ``LOOK_S``; for an output that shows a picture rather than news."""
+
+
+class ShadowRun:
+    """Made inside a running loop; used as ``start``, ``follow`` or ``once``, ``close``."""
+
+    def __init__(self, reader: Reader, config: EndpointSliceConfig, *, grace_s: float) -> None:
+        self._clock = loop_clock(time.time())
+        self.ledger = DifferenceLedger(grace_s)
+        self.client = ReadOnlyClient(reader)
+        rng = Rng(int.from_bytes(os.urandom(8), "big"))
+        self._host = ControllerHost(self.client, rng=rng, clock=self._clock)
+        self._host.add(lambda: ShadowController(config, self.ledger), max_in_flight=CONFIRMATIONS_MAX)
+        #: what is read
+        self.watches = ShadowController(config, self.ledger).info.watches
+
+    def start(self) -> None:
+        self._host.start()
+
+    async def wait_synced(self) -> None:
+        while not self._host.status().synced:
+            await asyncio.sleep(LOOK_S / 10)
+
+    async def follow(self, output: Output) -> None:
+        """Until cancelled; what happened since the last look is told even then."""
+        try:
+            while True:
+                self._tell(output)
+                await asyncio.sleep(LOOK_S)
+        finally:
+            self._tell(output)
+
+    async def once(self, output: Output, timeout_s: float) -> bool:
+        """Until every service was compared and what differed was confirmed or went away.  False: not in time.
+
+        Differences that come up meanwhile and are younger than the grace period at the end are not waited for.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.wait_synced()
+                await self._rest()
+                latest = self._clock() + self.ledger.grace_s + CONFIRM_S
+                while self.ledger.pending and (self._clock() < latest or self.ledger.overdue(self._clock())):
+                    await asyncio.sleep(LOOK_S / 5)
+                    self._tell(output)
+                await self._rest()
+        except TimeoutError:
+            return False
+        finally:
+            self._tell(output)
+        return True
+
+    async def _rest(self) -> None:
+        """All that is known has been compared."""
+        while any(controller.backlog or controller.in_flight for controller in self._host.status().controllers):
+            await asyncio.sleep(LOOK_S / 10)
+
+    def _tell(self, output: Output) -> None:
+        news = self.ledger.take_news()
+        if news:
+            output.news(news)
+        output.look(self.ledger, self.summary(), self._clock())
+
+    def summary(self) -> ShadowSummary:
+        informers = self._host.status().informers
+        services = next((informer.objects for informer in informers if informer.watched.resource is Services), 0)
+        return summary_of(self.ledger, services)
+
+    def now(self) -> float:
+        return self._clock()
+
+    async def close(self) -> None:
+        await self._host.close()
+
+    # For monitoring
+
+    def samples(self) -> tuple[Family, ...]:
+        return self._host.samples()
+
+    def staleness_s(self) -> float:
+        return self._host.status().staleness_s
+
+    def pages(self) -> dict[str, PageMaker]:
+        return health_pages(self._host.status, lambda: Page(b"ok: shadow\n"))

@@ -1,0 +1,174 @@
+"""Which differences stand: a controller that is merely behind must not be accused.
+
+A difference is *pending* from when it was first seen.  Its time begins anew whenever what it was made of changed on
+our side in between (its pod, or anything that the whole service depends on), even if it looks the same afterwards.  One
+that is as old as the grace period is *due*; only its owner, by a read of the server that shows that our caches are
+current, makes it *standing* (``confirm``).  A standing one stays so until the two sides agree again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from sliceplane.diagnose.shadow.differences import DifferenceKind, SliceDifference
+
+#: of one service, so many differences are kept; the rest is counted
+DIFFERENCES_PER_SERVICE_MAX: Final = 1000
+#: news that no reader takes are lost from the oldest on
+NEWS_MAX: Final = 10_000
+
+
+class StandingDifference(NamedTuple):
+    """A confirmed difference of service ``key``, since when it has been seen (seconds since the epoch)."""
+
+    key: str
+    difference: SliceDifference
+    since: float
+
+
+class News(NamedTuple):
+    """A difference was confirmed (``appeared``), or a standing one is gone (``resolved``)."""
+
+    what: Literal["appeared", "resolved"]
+    at: float
+    standing: StandingDifference
+
+
+class DifferenceLedger:
+    """Written by one ``ShadowController``, one life at a time; read by those that report, in the same loop."""
+
+    def __init__(self, grace_s: float) -> None:
+        assert grace_s >= 0, f"grace {grace_s} s is negative"
+        self.grace_s: Final = grace_s
+        self._pending: dict[str, dict[SliceDifference, float]] = {}
+        self._standing: dict[str, dict[SliceDifference, float]] = {}
+        #: services with more differences than are kept -> how many more
+        self._beyond: dict[str, int] = {}
+        self._news: deque[News] = deque(maxlen=NEWS_MAX)
+        #: a reader of the ledger can see that something changed
+        self.version = 0
+        #: comparisons and confirmations, for metrics
+        self.compared = 0
+        #: EndpointSlices there are that say that the controller beside us manages them
+        self.managed = 0
+        self.confirmations = {"confirmed": 0, "behind": 0, "failed": 0}
+
+    def begin(self) -> None:
+        """A new life of the controller: all is forgotten."""
+        self._pending.clear()
+        self._standing.clear()
+        self._beyond.clear()
+        self.managed = 0
+        self.version += 1
+
+    # -- for the controller -----------------------------------------------------------------------------
+
+    def observe(
+        self, key: str, found: Sequence[SliceDifference], restless: Collection[str], *, unrest: bool, now: float
+    ) -> None:
+        """*found* are all differences of *key*.  *restless*: pods that changed since the last call; *unrest*: all may
+        have changed."""
+        self.compared += 1
+        pending = self._pending.pop(key, {})
+        standing = self._standing.get(key, {})
+        kept = found
+        self._beyond.pop(key, None)
+        if len(found) > DIFFERENCES_PER_SERVICE_MAX:
+            # Those that are known first: that others come must not look as if these went.
+            known_first = sorted(found, key=lambda each: each not in standing and each not in pending)
+            kept = known_first[:DIFFERENCES_PER_SERVICE_MAX]
+            self._beyond[key] = len(found) - len(kept)
+        there = frozenset(kept)
+        for gone in [difference for difference in standing if difference not in there]:
+            self._tell("resolved", key, gone, standing.pop(gone), now)
+        if not standing:
+            self._standing.pop(key, None)
+        waiting = {
+            difference: now if unrest or difference.pod in restless else pending.get(difference, now)
+            for difference in kept
+            if difference not in standing
+        }
+        if waiting:
+            self._pending[key] = waiting
+
+    def due(self, key: str, now: float) -> tuple[SliceDifference, ...]:
+        """Differences of *key* that are old enough to be confirmed: all whose time by ``next_due`` has come."""
+        return tuple(d for d, since in self._pending.get(key, {}).items() if now >= since + self.grace_s)
+
+    def next_due(self, key: str) -> float | None:
+        """When ``due`` will have (more of) them."""
+        since = min(self._pending.get(key, {}).values(), default=None)
+        return None if since is None else since + self.grace_s
+
+    def confirm(self, key: str, differences: Iterable[SliceDifference], now: float) -> None:
+        """Those that are still pending stand."""
+        pending = self._pending.get(key, {})
+        for difference in differences:
+            since = pending.pop(difference, None)
+            if since is not None:
+                self._standing.setdefault(key, {})[difference] = since
+                self._tell("appeared", key, difference, since, now)
+        if not pending:
+            self._pending.pop(key, None)
+
+    def forget(self, key: str, now: float) -> None:
+        """There is no such service any more."""
+        self._pending.pop(key, None)
+        self._beyond.pop(key, None)
+        for difference, since in self._standing.pop(key, {}).items():
+            self._tell("resolved", key, difference, since, now)
+
+    def _tell(
+        self, what: Literal["appeared", "resolved"], key: str, each: SliceDifference, since: float, at: float
+    ) -> None:
+        self._news.append(News(what, at, StandingDifference(key, each, since)))
+        self.version += 1
+
+    # -- for reports ------------------------------------------------------------------------------------
+
+    def take_news(self) -> tuple[News, ...]:
+        news = tuple(self._news)
+        self._news.clear()
+        return news
+
+    def standing(self) -> Iterator[StandingDifference]:
+        """By service, then as ``SliceDifference`` sorts."""
+        for key in sorted(self._standing):
+            for difference, since in sorted(self._standing[key].items()):
+                yield StandingDifference(key, difference, since)
+
+    @property
+    def differing(self) -> int:
+        """Services of which a difference stands."""
+        return len(self._standing)
+
+    def kinds(self) -> dict[str, dict[DifferenceKind, int]]:
+        """How many differences of each kind stand, by service."""
+        counts: dict[str, dict[DifferenceKind, int]] = {}
+        for key, differences in sorted(self._standing.items()):
+            of = counts[key] = {}
+            for difference in sorted(differences):
+                of[difference.kind] = of.get(difference.kind, 0) + 1
+        return counts
+
+    @property
+    def pending(self) -> int:
+        return sum(map(len, self._pending.values()))
+
+    @property
+    def beyond(self) -> int:
+        """Differences that are only counted."""
+        return sum(self._beyond.values())
+
+    def overdue(self, now: float) -> bool:
+        """Something waits to be confirmed.  Costs O(pending)."""
+        return any(now >= since + self.grace_s for waiting in self._pending.values() for since in waiting.values())
+
+    def check(self) -> None:
+        for key, standing in self._standing.items():
+            assert standing, f"{key} is filed without a difference"
+            both = standing.keys() & self._pending.get(key, {}).keys()
+            assert not both, f"{key}: {both} both stand and wait"
+        assert all(self._pending.values()), "a service is filed without a pending difference"

@@ -1,0 +1,409 @@
+"""What happened to a Service: who changed what, in words, and what followed from it.
+
+A line is a *cause*: a change that a person or a program made, with all that belongs to it.  A rollout is one line:
+changes of Pods that have one owner, none of them more than ``GAP_S`` after the one before, begin with the change of
+their Deployment (or other owner) if there was one.  What followed are the slices that the controller wrote for the
+Service until the next cause, and the nodes that told that they hold them.
+
+The Service's Pods are those that its slices name, and those that its selector matches among their owners' Pods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import (
+    DaemonSets,
+    Deployments,
+    EndpointSlices,
+    Leases,
+    Pods,
+    ReplicaSets,
+    ReplicationControllers,
+    Resource,
+    Services,
+    StatefulSets,
+)
+from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_NAMESPACE, LEASE_PREFIX
+from sliceplane.diagnose.timeline.index import NONE, Index, ObjectKey, RecordedStep
+from sliceplane.diagnose.timeline.words import change_text, field_changes
+from sliceplane.watch.cache import Change
+from sliceplane.watch.recorder.entries import SentVersion
+
+#: changes of one owner's Pods that are further apart are two causes
+GAP_S: Final = 30.0
+#: informers of one process are that far apart at the most
+_ECHO_S: Final = 1.0
+#: what a slice's write may lag behind its cause and still follow from it
+_FOLLOW_S: Final = 30.0
+_OWNERS: Final = {
+    resource.kind: resource for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets, ReplicationControllers)
+}
+_READY: Final = "Ready"
+#: what becomes of Pods, in the order in which a line tells it
+POD_WORDS: Final = ("made", "ready", "not ready", "terminating", "gone")
+
+
+class SubLine(NamedTuple):
+    """``pod``: the Pod that it is about, and ``became`` what became of it, one of ``POD_WORDS``; or "".
+    ``status_only``: no other member changed."""
+
+    at: float
+    what: str
+    who: str
+    pod: str = ""
+    became: str = ""
+    status_only: bool = False
+
+
+class TimelineSent(NamedTuple):
+    """Events of slices: the fewest and the most watchers to which the server sent one, and bytes to all of them."""
+
+    fewest: int
+    most: int
+    size_bytes: int
+
+
+class TimelineEffect(NamedTuple):
+    """``size_bytes``: as the controller wrote them.  ``sent``: ``None`` where that was not recorded of each event.
+    ``nodes``: node -> seconds after the last of these writes at which it told that it holds them."""
+
+    slices: int = 0
+    #: of them, by the controller or others
+    writes: int = 0
+    size_bytes: int = 0
+    sent: TimelineSent | None = None
+    nodes: dict[str, float] = {}
+    nodes_known: int = 0
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """``pods``: what became of Pods, where *what* is of something else.  ``effect``: ``None`` where none is known.
+    ``next_at``: when the next line begins; what follows later is told there."""
+
+    at: float
+    until: float
+    who: str
+    what: str
+    pods: str = ""
+    effect: TimelineEffect | None
+    opened: tuple[SubLine, ...]
+    next_at: float = math.inf
+
+
+class Membership(NamedTuple):
+    """Endpoints of two moments: address -> state."""
+
+    before: dict[str, str]
+    after: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Cause:
+    root: str
+    steps: list[RecordedStep] = field(default_factory=list)
+
+    @property
+    def last(self) -> float:
+        return self.steps[-1].at
+
+
+class Timeline:
+    """Questions about one Service, answered from one index."""
+
+    def __init__(self, index: Index, namespace: str, name: str) -> None:
+        self._index = index
+        self._service = ObjectKey(Services.key, namespace, name)
+        self._leases: tuple[ObjectKey, ...] = ()
+        self._slices = index.slices(namespace, name)
+        self._pods = self._find_pods()
+        index.load((self._service, *self._pods), (f"{namespace}/{name}",))
+
+    @property
+    def ended(self) -> float:
+        """When the newest entry was."""
+        return self._index.ended
+
+    @property
+    def known(self) -> bool:
+        """The recording has something of the Service."""
+        return bool(self._slices) or self._service in self._index.steps or self._service in self._index.first
+
+    def lines(self, since: float) -> list[Line]:
+        """In the order of time; those that began before *since* are left out."""
+        self._find_leases(since)
+        causes = self._causes(since)
+        made: list[Line] = []
+        for position, cause in enumerate(causes):
+            next_at = causes[position + 1].steps[0].at if position + 1 < len(causes) else math.inf
+            if cause.steps[0].at >= since:
+                made.append(self._line(cause, next_at))
+        return made
+
+    def membership(self, before: float, after: float) -> Membership:
+        return Membership(self._endpoints(before), self._endpoints(after))
+
+    # -- what belongs to the Service --------------------------------------------------------------------
+
+    def _any_version(self, key: ObjectKey) -> Any:
+        return next(iter(self._index.versions(key)), None)
+
+    def _find_pods(self) -> tuple[ObjectKey, ...]:
+        names: dict[str, None] = {}
+        for key in self._slices:
+            for version in self._index.versions(key):
+                for endpoint in version.endpoints or ():
+                    if endpoint.target_ref is not None and endpoint.target_ref.kind == Pods.kind:
+                        names[endpoint.target_ref.name] = None
+        namespace = self._service.namespace
+        return tuple(ObjectKey(Pods.key, namespace, name) for name in names)
+
+    def _find_leases(self, since: float) -> None:
+        """Of node proxies: they tell all the time, so what is older is not looked at."""
+        keys = self._index.keys(Leases.key, LEASE_NAMESPACE)
+        self._leases = tuple(key for key in keys if key.name.startswith(LEASE_PREFIX))
+        self._index.load(self._leases, since=since)
+
+    # -- causes -----------------------------------------------------------------------------------------
+
+    def _causes(self, since: float) -> list[_Cause]:
+        causes: list[_Cause] = []
+        open_of: dict[str, _Cause] = {}
+        for step, root, begins in self._rooted_steps(since):
+            cause = open_of.get(root)
+            if cause is not None and begins and _is_echo(cause, step):
+                # Another informer was quicker: what a controller did of it was seen before the change itself.
+                cause.steps.insert(0, step)
+                continue
+            if cause is None or begins or step.at - cause.last > GAP_S:
+                cause = open_of[root] = _Cause(root)
+                causes.append(cause)
+            cause.steps.append(step)
+        return causes
+
+    def _rooted_steps(self, since: float) -> list[tuple[RecordedStep, str, bool]]:
+        """Steps that may be causes or parts of them, with whose they are, and whether each is a cause by itself."""
+        earliest = since - GAP_S
+        rooted: list[tuple[RecordedStep, str, bool]] = []
+        owners: dict[ObjectKey, str] = {}
+        for key in self._pods:
+            steps = [step for step in self._index.steps.get(key, ()) if step.at >= earliest]
+            if not steps:
+                continue
+            root = self._root(key, owners)
+            rooted += [(step, root, False) for step in steps if self._is_about_traffic(step)]
+        for key, root in owners.items():
+            for step in self._index.steps.get(key, ()):
+                if step.at >= earliest and self._is_wanted(step):
+                    rooted.append((step, root, bool(step.writer) and not _is_controller(step.writer)))
+        for key in (self._service, *self._slices):
+            own = key is not self._service
+            for step in self._index.steps.get(key, ()):
+                if step.at < earliest or (own and (not step.writer or _is_controller(step.writer))):
+                    continue  # what the controller writes follows from a cause and is none
+                if own or self._is_wanted(step):
+                    rooted.append((step, f"{key.resource} {key.name}", True))
+        rooted.sort(key=lambda entry: entry[0][:2])
+        return rooted
+
+    def _root(self, key: ObjectKey, owners: dict[ObjectKey, str]) -> str:
+        """In words: the Deployment behind a Pod, or what else owns it.  Owners on the way are put into *owners*."""
+        path: list[ObjectKey] = []
+        kind = Pods.kind
+        while True:
+            version = self._any_version(key)
+            references = () if version is None else version.metadata.owner_references or ()
+            owner = next((reference for reference in references if reference.controller), None)
+            resource: Resource | None = None if owner is None else _OWNERS.get(owner.kind)
+            if owner is None or resource is None:
+                break
+            key = ObjectKey(resource.key, key.namespace, owner.name)
+            self._index.load((key,))
+            kind = owner.kind
+            path.append(key)
+        root = f"{kind} {key.name}"
+        for owner_key in path:
+            owners.setdefault(owner_key, root)
+        return root
+
+    def _is_about_traffic(self, step: RecordedStep) -> bool:
+        """A Pod came or went, or something changed that slices show."""
+        if NONE in (step.old, step.new):
+            return True
+        old, new = self._index.version(step.old), self._index.version(step.new)
+        return (
+            _is_ready(old) != _is_ready(new)
+            or _is_leaving(old) != _is_leaving(new)
+            or old.metadata.labels != new.metadata.labels
+            or old.status.pod_ips != new.status.pod_ips
+            or old.status.phase != new.status.phase
+        )
+
+    def _is_wanted(self, step: RecordedStep) -> bool:
+        """Not the status of an object alone."""
+        if NONE in (step.old, step.new):
+            return True
+        old, new = self._index.version(step.old), self._index.version(step.new)
+        changes = field_changes(old, new)
+        return any(not change.path.startswith(("status", "metadata.annotations[deployment")) for change in changes)
+
+    # -- lines ------------------------------------------------------------------------------------------
+
+    def _line(self, cause: _Cause, next_at: float) -> Line:
+        head = cause.steps[0]
+        if head.key.resource == Pods.key:
+            pods = [step for step in cause.steps if step.key.resource == Pods.key]
+            what, became = f"{cause.root}: {self._pods_text(pods)}", ""
+        else:
+            rest = [step for step in cause.steps if step.key.resource == Pods.key]
+            what = f"{_kind(head.key)} {head.key.name}: {self._what(head)}"
+            became = f"Pods: {self._pods_text(rest)}" if rest else ""
+        return Line(
+            at=head.at,
+            until=cause.last,
+            who=next((step.writer for step in cause.steps if step.writer), ""),
+            what=what,
+            pods=became,
+            effect=self._effect(head.at, min(next_at, cause.last + _FOLLOW_S)),
+            opened=tuple(map(self._opened, cause.steps)),
+            next_at=next_at,
+        )
+
+    def _opened(self, step: RecordedStep) -> SubLine:
+        if step.key.resource != Pods.key:
+            return SubLine(step.at, f"{_kind(step.key)} {step.key.name}: {self._what(step)}", step.writer)
+        became = self._pod_text(step)
+        word = became if became in POD_WORDS else ""
+        what = f"{Pods.kind} {step.key.name}: {became}"
+        return SubLine(step.at, what, step.writer, step.key.name, word, not word and not self._is_wanted(step))
+
+    def _what(self, step: RecordedStep) -> str:
+        old, new = self._index.version(step.old), self._index.version(step.new)
+        change: Change[Object] = Change(step.key.resource, old, new)
+        if old is None or new is None:
+            return change_text(change)
+        changes = [found for found in field_changes(old, new) if not found.path.startswith("status")]
+        return ", ".join(map(str, changes[:4])) if changes else change_text(change)
+
+    def _pod_text(self, step: RecordedStep) -> str:
+        old, new = self._index.version(step.old), self._index.version(step.new)
+        if old is None:
+            return "made"
+        if new is None:
+            return "gone"
+        if _is_leaving(new) and not _is_leaving(old):
+            return "terminating"
+        if _is_ready(old) != _is_ready(new):
+            return "ready" if _is_ready(new) else "not ready"
+        return change_text(Change(step.key.resource, old, new))
+
+    def _pods_text(self, steps: list[RecordedStep]) -> str:
+        """What became of Pods, counted: ``3 Pods made, 2 ready``."""
+        counts: dict[str, set[str]] = {}
+        for step in steps:
+            counts.setdefault(self._pod_text(step), set()).add(step.key.name)
+        if len(steps) == 1:
+            return f"Pod {steps[0].key.name} {self._pod_text(steps[0])}"
+        parts = [f"{len(counts[word])} {word}" for word in POD_WORDS if word in counts]
+        return ", ".join(parts) if parts else f"{len({step.key.name for step in steps})} Pods changed"
+
+    # -- what followed ----------------------------------------------------------------------------------
+
+    def _effect(self, since: float, until: float) -> TimelineEffect:
+        service = f"{self._service.namespace}/{self._service.name}"
+        slices: set[str] = set()
+        versions: dict[SentVersion, None] = {}
+        newest = 0
+        last = since
+        for key in self._slices:
+            for step in self._index.steps.get(key, ()):
+                if since <= step.at < until:
+                    slices.add(key.name)
+                    version = self._index.version(step.new if step.new != NONE else step.old)
+                    revision = version.metadata.revision
+                    versions[SentVersion(key.name, revision, step.new == NONE)] = None
+                    newest = max(newest, revision)
+                    last = max(last, step.at)
+        size = sum(
+            write[2]
+            for plan in self._index.plans.get(service, ())
+            if since <= plan.at < until
+            for write in plan.writes
+            if write[1].startswith("endpointslices")
+        )
+        nodes, known = self._nodes(newest, last) if slices else ({}, 0)
+        return TimelineEffect(len(slices), len(versions), size, self._sent(versions), nodes, known)
+
+    def _sent(self, versions: Iterable[SentVersion]) -> TimelineSent | None:
+        sent = [self._index.sent.get(version) for version in versions]
+        known = [event for event in sent if event is not None]
+        if not known or len(known) < len(sent):
+            return None
+        watchers = [event.watchers for event in known]
+        return TimelineSent(min(watchers), max(watchers), sum(event.size_bytes for event in known))
+
+    def _nodes(self, revision: int, since: float) -> tuple[dict[str, float], int]:
+        """When each node proxy told that it holds *revision*; and how many there are."""
+        told: dict[str, float] = {}
+        for key in self._leases:
+            for step in self._index.steps.get(key, ()):
+                if step.at >= since and step.new != NONE:
+                    annotations = self._index.version(step.new).metadata.annotations or {}
+                    held = annotations.get(ANNOTATION_REVISION, "")
+                    if held.isdecimal() and int(held) >= revision:
+                        told[key.name.removeprefix(LEASE_PREFIX)] = step.at - since
+                        break
+        return told, len(self._leases)
+
+    def _endpoints(self, at: float) -> dict[str, str]:
+        members: dict[str, str] = {}
+        for key in self._slices:
+            number = self._index.first.get(key, NONE)
+            for step in self._index.steps.get(key, ()):
+                if step.at > at:
+                    break
+                number = step.new
+            version = self._index.version(number)
+            for endpoint in () if version is None else version.endpoints or ():
+                name = endpoint.target_ref.name if endpoint.target_ref is not None else ""
+                member = f"{endpoint.addresses[0]} {name}".rstrip()
+                members[member] = _state(endpoint)
+        return dict(sorted(members.items()))
+
+
+def _is_echo(cause: _Cause, step: RecordedStep) -> bool:
+    """*cause* has just begun, and with what controllers do when others have changed something."""
+    first = cause.steps[0]
+    return step.at - first.at < _ECHO_S and all(_is_controller(part.writer) for part in cause.steps)
+
+
+def _state(endpoint: Any) -> str:
+    conditions = endpoint.conditions
+    if conditions.terminating:
+        return "terminating"
+    return "ready" if conditions.ready is not False else "not ready"
+
+
+def _is_leaving(pod: Any) -> bool:
+    return pod.metadata.deletion_timestamp is not None
+
+
+def _is_ready(pod: Any) -> bool:
+    return any(condition.type == _READY and condition.status == "True" for condition in pod.status.conditions or ())
+
+
+def _kind(key: ObjectKey) -> str:
+    kinds = {resource.key: kind for kind, resource in _OWNERS.items()}
+    kinds |= {Services.key: Services.kind, Pods.key: Pods.kind, EndpointSlices.key: EndpointSlices.kind}
+    return kinds.get(key.resource, key.resource)
+
+
+def _is_controller(writer: str) -> bool:
+    """A field manager that does what others asked for."""
+    return writer.startswith(("kube-controller-manager", "sliceplane", "kubelet", "kube-scheduler"))

@@ -1,0 +1,181 @@
+"""How an object changed, in words: the members that differ, with what they were and are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from sliceplane.api.meta import Object
+from sliceplane.kit.times import format_micro_time
+from sliceplane.watch.cache import Change
+from sliceplane.watch.recorder.entries import (
+    Changed,
+    Ended,
+    Entry,
+    LifeBegan,
+    LifeEnded,
+    LifeSynced,
+    Marked,
+    Reached,
+    Turned,
+)
+from sliceplane.watch.recorder.redact import TOKEN
+
+#: what every write changes, and nobody asked for
+_BOOKKEEPING: Final = frozenset(
+    ("metadata.resourceVersion", "metadata.generation", "metadata.managedFields", "apiVersion", "kind")
+)
+#: names of elements, in the order in which they are looked for
+_NAMES: Final = ("type", "name", "key", "ip")
+_VALUE_CHARACTERS_MAX: Final = 60
+_FIELDS_MAX: Final = 4
+
+
+class FieldChange(NamedTuple):
+    """``None`` is "not there"."""
+
+    path: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.path} {_shown(self.old)} -> {_shown(self.new)}"
+
+
+def field_changes(old: Object, new: Object) -> tuple[FieldChange, ...]:
+    return tuple(change for change in _walk("", old, new) if change.path not in _BOOKKEEPING)
+
+
+def change_text(change: Change[Object], fields_max: int = _FIELDS_MAX) -> str:
+    """``made``, ``removed``, or the members that differ."""
+    if change.old is None:
+        return "made"
+    if change.new is None:
+        return "removed"
+    changes = field_changes(change.old, change.new)
+    shown = ", ".join(map(str, changes[:fields_max]))
+    more = f", and {len(changes) - fields_max} more" if len(changes) > fields_max else ""
+    return f"{shown}{more}" if changes else "nothing that controllers use"
+
+
+def entry_text(entry: Entry, names: dict[int, str]) -> str:
+    """One line for people; *names* has the controllers' by life and is kept by this function."""
+    when = format_micro_time(entry.at)
+    who = names.get(entry.life, f"life {entry.life}")
+    match entry:
+        case LifeBegan():
+            names[entry.life] = entry.name
+            was = f" from a checkpoint of {len(entry.objects)} objects" if entry.checkpoint else ""
+            return f"{when} {entry.name} began{was}"
+        case LifeSynced():
+            return f"{when} {who} has its caches filled"
+        case Changed():
+            by = f" by {entry.writer}" if entry.writer else ""
+            what = f"{entry.change.resource} {entry.key}"
+            return f"{when} {who} <- {what}: {change_text(entry.change)}{by}"
+        case Reached():
+            return f"{when} {who} has all {entry.mark.resource} up to {entry.mark.version}"
+        case Turned():
+            jobs = "; ".join(f"{job.key}: {', '.join(map(str, job.writes))}" for job in entry.jobs)
+            return f"{when} {who} -> {jobs or 'nothing'}"
+        case Ended():
+            ended = "done" if entry.error is None else f"failed: {entry.error}"
+            return f"{when} {who} <- {entry.key} {ended}"
+        case LifeEnded():
+            return f"{when} {who} ended{f': {entry.fault}' if entry.fault else ''}"
+        case Marked():
+            return f"{when} {entry.kind}: {entry.text}"
+    raise AssertionError(f"{entry!r} is no entry")
+
+
+def entry_document(entry: Entry, names: dict[int, str]) -> dict[str, Any]:
+    """The same for programs."""
+    text = entry_text(entry, names)
+    document: dict[str, Any] = {"time": format_micro_time(entry.at), "event": type(entry).__name__}
+    if entry.life >= 0:
+        document |= {"controller": names.get(entry.life, ""), "life": entry.life}
+    match entry:
+        case Changed():
+            fields: tuple[FieldChange, ...] = ()
+            if entry.change.old is not None and entry.change.new is not None:
+                fields = field_changes(entry.change.old, entry.change.new)
+            document |= {
+                "resource": entry.change.resource,
+                "key": entry.key,
+                "step": entry.step,
+                "writer": entry.writer,
+                "change": "made" if entry.change.old is None else "removed" if entry.change.new is None else "changed",
+                "fields": [{"path": path, "old": _plain(old), "new": _plain(new)} for path, old, new in fields],
+            }
+        case Turned():
+            jobs = [
+                {"key": job.key, "writes": [msgspec.to_builtins(write) for write in job.writes]} for job in entry.jobs
+            ]
+            document |= {"room": entry.room, "jobs": jobs}
+        case Ended():
+            document |= {"key": entry.key, "error": None if entry.error is None else str(entry.error)}
+        case _:
+            document["text"] = text.partition(" ")[2]
+    return document
+
+
+def _walk(path: str, old: Any, new: Any) -> Iterator[FieldChange]:
+    if old is new or old == new:
+        return
+    if type(old) is type(new) and hasattr(new, "__struct_fields__"):
+        for name, shown in zip(new.__struct_fields__, new.__struct_encode_fields__, strict=True):
+            yield from _walk(f"{path}.{shown}" if path else shown, getattr(old, name), getattr(new, name))
+    elif isinstance(new, tuple | list) or isinstance(old, tuple | list):
+        yield from _walk_elements(path, old or (), new or ())
+    elif isinstance(new, dict) or isinstance(old, dict):
+        before, after = old or {}, new or {}
+        for name in sorted({*before, *after}):
+            # In a template a dictionary is an object, elsewhere it is a map.
+            member = f"{path}.{name}" if ".template" in path and name.isalnum() else f"{path}[{name}]"
+            yield from _walk(member, before.get(name), after.get(name))
+    else:
+        yield FieldChange(path, old, new)
+
+
+def _walk_elements(path: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[FieldChange]:
+    before, after = _named(old), _named(new)
+    for name in [*before, *(name for name in after if name not in before)]:
+        yield from _walk(f"{path}[{name}]", before.get(name), after.get(name))
+
+
+def _named(elements: Sequence[Any]) -> dict[str, Any]:
+    """Elements by what tells them apart, else by their place."""
+    named: dict[str, Any] = {}
+    for place, element in enumerate(elements):
+        named_as = element.get if isinstance(element, dict) else partial(_member, element)
+        name = next((str(value) for value in map(named_as, _NAMES) if value), "")
+        addresses = named_as("addresses")
+        name = str(addresses[0]) if addresses else name or str(place)
+        named[name if name not in named else f"{name}/{place}"] = element
+    return named
+
+
+def _member(element: Any, name: str) -> Any:
+    return getattr(element, name, None)
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value)
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, str) and value.startswith(TOKEN):
+        return "(not recorded)"
+    if isinstance(value, str | int | float):
+        text = str(value)
+    elif hasattr(value, "__struct_fields__"):
+        # An element that came or went: its name is in the path.
+        return "there"
+    else:
+        text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _VALUE_CHARACTERS_MAX else f"{text[: _VALUE_CHARACTERS_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"

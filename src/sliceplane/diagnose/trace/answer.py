@@ -1,0 +1,162 @@
+"""The answer as data: what ``--output json`` writes, under names that stay."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from sliceplane.api.findings.finding import Finding
+from sliceplane.consume.usable import Policy
+
+Verdict = Literal["dnat", "accept", "reject", "drop"]
+
+
+class AnswerPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A part of the document."""
+
+
+class SourceView(AnswerPart, frozen=True, kw_only=True):
+    """``kind``: Pod, Node, or other; a Pod's name is ``namespace/name``."""
+
+    address: str
+    kind: str
+    name: str = ""
+
+
+class DestinationView(AnswerPart, frozen=True, kw_only=True):
+    """``is_``: what the address is to the cluster, a few words each."""
+
+    address: str
+    port: int
+    protocol: str
+    is_: tuple[str, ...] = msgspec.field(name="is", default=())
+
+
+class NodeView(AnswerPart, frozen=True, kw_only=True):
+    name: str
+    zone: str = ""
+
+
+class TracedService(AnswerPart, frozen=True, kw_only=True):
+    """``role``: what the destination is to the Service.  ``policy`` is the value of ``policy_field``; ``used`` is the
+    list that counted, which for a client on the node is Cluster also under ``externalTrafficPolicy: Local``."""
+
+    namespace: str
+    name: str
+    type: str
+    port_name: str
+    port: int
+    protocol: str
+    node_port: int = 0
+    role: str
+    policy_field: Literal["internalTrafficPolicy", "externalTrafficPolicy"]
+    policy: Policy
+    used: Policy
+    session_affinity_seconds: int = 0
+    traffic_distribution: str = ""
+
+
+class HintsView(AnswerPart, frozen=True, kw_only=True):
+    """``node`` and ``zone`` are outcomes as ``consume.usable.HintOutcome`` names them; "": hints were not looked at."""
+
+    node: str = ""
+    zone: str = ""
+    sentence: str
+
+
+class TracedEndpoint(AnswerPart, frozen=True, kw_only=True):
+    """``share`` is exact ("1/3", "0" if it gets nothing) and ``probability`` the same as a number."""
+
+    address: str
+    port: int
+    share: str = "0"
+    probability: float = 0.0
+    verdict: Verdict | None = None
+    masquerade: bool = False
+    slice: str = ""
+    node: str = ""
+    zone: str = ""
+    zone_hints: tuple[str, ...] = ()
+    node_hints: tuple[str, ...] = ()
+    ready: bool = True
+    serving: bool = True
+    terminating: bool = False
+    local: bool = False
+    pod: str = ""
+    why: str = ""
+
+
+class TracedSlice(AnswerPart, frozen=True, kw_only=True):
+    """``why``: why nothing of the slice counts for this service port; "": it counts."""
+
+    name: str
+    address_type: str
+    endpoints: int
+    why: str = ""
+
+
+class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
+    """``targets`` get the connection, ``others`` are the rest of the Service's endpoints; ``chains`` are those of the
+    node's table that were decisive, ``element`` is the element that was where no chain is needed (one endpoint).
+    ``findings``: the cause of a refusal, where the catalogue has it."""
+
+    verdict: Verdict
+    reason: str
+    findings: tuple[Finding, ...] = ()
+    source: SourceView
+    destination: DestinationView
+    node: NodeView
+    service: TracedService | None = None
+    hints: HintsView | None = None
+    masquerade: str = "no"
+    targets: tuple[TracedEndpoint, ...] = ()
+    others: tuple[TracedEndpoint, ...] = ()
+    slices: tuple[TracedSlice, ...] = ()
+    chains: tuple[str, ...] = ()
+    element: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def arrives(self) -> bool:
+        """Whatever is drawn, the packet is let through."""
+        refused = any(target.verdict in {"drop", "reject"} for target in self.targets)
+        return self.verdict in {"dnat", "accept"} and not refused
+
+    def as_document(self) -> dict[str, Any]:
+        made: dict[str, Any] = msgspec.to_builtins(self)
+        return {**made, "findings": [finding.as_document() for finding in self.findings]}
+
+
+class XdsClientView(AnswerPart, frozen=True, kw_only=True):
+    """Where the client is; "" where that is not known."""
+
+    node: str = ""
+    zone: str = ""
+    region: str = ""
+
+
+class XdsTraceAnswer(AnswerPart, frozen=True, kw_only=True):
+    """What a client of xDS is given for a Service's port, and picks.  ``cluster``: the name of its assignment;
+    ``balancing``: how one of ``targets`` is picked; ``version``: that of the assignment."""
+
+    verdict: Literal["picks", "fails"]
+    reason: str
+    client: XdsClientView
+    cluster: str
+    version: str
+    service: TracedService
+    balancing: str
+    hints: HintsView | None = None
+    targets: tuple[TracedEndpoint, ...] = ()
+    others: tuple[TracedEndpoint, ...] = ()
+    slices: tuple[TracedSlice, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def arrives(self) -> bool:
+        return self.verdict == "picks"
+
+    def as_document(self) -> dict[str, Any]:
+        made: dict[str, Any] = msgspec.to_builtins(self)
+        return made

@@ -1,0 +1,169 @@
+"""Adoption and release: which children belong to an owner that selects them by label.
+
+A child has at most one controlling owner, named by uid in its ownerReferences; names alone mean nothing.  An owner
+
+- *adopts* a child without one that its selector matches, unless either is being deleted;
+- *releases* a child of its own that its selector does not match any more, unless it is being deleted itself: then the
+  child is the garbage collector's.
+
+**A cache is not believed before an adoption.**  An owner that was deleted with its children orphaned must not take
+them back, so the server itself is asked for the owner first (kubernetes/kubernetes#42639), once for all that is there
+to adopt.  A claim that the server refused is not tried again before the child has changed.
+
+No look-up scans a namespace: selectors are filed under one of their label pairs, children without an owner under each
+of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.meta import Document, LabelSelector, Object
+from sliceplane.api.scheme import Resource
+from sliceplane.api.selectors import from_label_selector
+from sliceplane.api.selectors.labels import LabelRequirements
+from sliceplane.emulation.templates import LABEL_TEMPLATE_HASH, controller_uid, owner_reference
+from sliceplane.watch.controller.base import Done, Write
+
+C = TypeVar("C", bound=Object)
+#: namespace and label pair; "" and "" is every label
+_Place = tuple[str, str, str]
+_MISSED = ("NotFound", "Conflict", "Invalid")
+
+
+class Claims(Generic[C]):
+    """Owned by the controller of *owners*, which tells of every owner and every child."""
+
+    def __init__(self, owners: Resource, children: Resource) -> None:
+        self._owners = owners
+        self._children = children
+        self._selectors: dict[str, tuple[_Place, LabelRequirements]] = {}  # owner key -> where it is filed, selector
+        self._filed: dict[_Place, set[str]] = {}  # -> owner keys
+        self._orphans: dict[str, C] = {}  # child key -> child without a controlling owner
+        self._orphans_at: dict[_Place, set[str]] = {}
+        self._alive: set[str] = set()  # uids of owners that the server said are there, until they adopted
+        self._refused: dict[str, str] = {}  # child uid -> its version when the server refused a claim
+
+    # -- what is there ----------------------------------------------------------------------------------
+
+    def on_owner(self, key: str, selector: LabelSelector | None) -> None:
+        """*selector* ``None``: the owner is gone."""
+        before = self._selectors.pop(key, None)
+        if before is not None:
+            _discard(self._filed, before[0], key)
+        if selector is None or not (selector.match_labels or selector.match_expressions):
+            return  # an empty one would match everything; the server takes none
+        namespace = key.partition("/")[0]
+        pairs = sorted((selector.match_labels or {}).items(), key=lambda pair: (pair[0] != LABEL_TEMPLATE_HASH, pair))
+        place = (namespace, *pairs[0]) if pairs else (namespace, "", "")
+        self._selectors[key] = place, from_label_selector(selector)
+        self._filed.setdefault(place, set()).add(key)
+
+    def on_child(self, old: C | None, new: C | None) -> tuple[str, ...]:
+        """Keys of the owners that may want the child as it is now."""
+        if old is not None:
+            self._orphans.pop(old.metadata.key, None)
+            for place in _places(old):
+                _discard(self._orphans_at, place, old.metadata.key)
+            if new is None or new.metadata.uid != old.metadata.uid:
+                self._refused.pop(old.metadata.uid, None)
+        if new is None or controller_uid(new):
+            return ()
+        self._orphans[new.metadata.key] = new
+        labels = new.metadata.labels
+        wanted: list[str] = []
+        for place in _places(new):
+            self._orphans_at.setdefault(place, set()).add(new.metadata.key)
+            wanted += [key for key in self._filed.get(place, ()) if self._selectors[key][1].matches(labels)]
+        return tuple(sorted(wanted))
+
+    # -- what follows -----------------------------------------------------------------------------------
+
+    def plan(self, owner: Object, owned: Iterable[C], may_adopt: Callable[[C], bool]) -> tuple[Write, ...]:
+        """Releases and adoptions, or the question that has to come before an adoption."""
+        meta = owner.metadata
+        if meta.deletion_timestamp is not None or meta.key not in self._selectors:
+            return ()
+        place, selector = self._selectors[meta.key]
+        strays = [child for child in owned if not selector.matches(child.metadata.labels) and not self._in_vain(child)]
+        writes = [self._reference(child, {"$patch": "delete", "uid": meta.uid}) for child in strays]
+        orphans = [self._orphans[key] for key in sorted(self._orphans_at.get(place, ()))]
+        wanted = [
+            child
+            for child in orphans
+            if selector.matches(child.metadata.labels) and may_adopt(child) and not self._in_vain(child)
+        ]
+        if wanted and meta.uid not in self._alive:
+            asks = Write(
+                verb="get",
+                resource=self._owners,
+                namespace=meta.namespace,
+                name=meta.name,
+                tolerate=("NotFound",),
+            )
+            return (*writes, asks)
+        self._alive.discard(meta.uid)
+        reference = owner_reference(owner, self._owners)
+        return (*writes, *(self._reference(child, reference) for child in wanted))
+
+    def heard(self, owner: Object, done: Done) -> bool:
+        """Note what the server said to a plan of ours; whether the owner is to be planned again for that."""
+        again = False
+        for write, result in zip(done.job.writes, done.results, strict=False):
+            if write.verb == "get" and write.resource is self._owners and result:
+                fresh = decode(result, Object).metadata
+                if fresh.uid == owner.metadata.uid and fresh.deletion_timestamp is None:
+                    self._alive.add(fresh.uid)
+                    again = True
+            elif (
+                write.verb == "patch" and write.resource is self._children and write.tolerate == _MISSED and not result
+            ):
+                child = decode(write.body, Object).metadata
+                self._refused[child.uid] = child.resource_version
+                again = True
+        return again
+
+    def forget(self, uid: str) -> None:
+        """The owner with this uid is gone."""
+        self._alive.discard(uid)
+
+    def _in_vain(self, child: C) -> bool:
+        return self._refused.get(child.metadata.uid) == child.metadata.resource_version
+
+    def _reference(self, child: C, change: Document) -> Write:
+        meta = child.metadata
+        identity = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        return Write(
+            verb="patch",
+            resource=self._children,
+            namespace=meta.namespace,
+            name=meta.name,
+            body=encode({"metadata": {**identity, "ownerReferences": [change]}}),
+            patch_type="strategic",
+            tolerate=_MISSED,
+        )
+
+    def check(self) -> None:
+        filed = {key: place for place, keys in self._filed.items() for key in keys}
+        assert filed == {key: place for key, (place, _) in self._selectors.items()}, f"{filed} != {self._selectors}"
+        placed: dict[str, set[_Place]] = {}
+        for place, keys in self._orphans_at.items():
+            for key in keys:
+                placed.setdefault(key, set()).add(place)
+        assert placed == {key: set(_places(child)) for key, child in self._orphans.items()}, "orphans by label"
+        assert not any(controller_uid(child) for child in self._orphans.values()), "an orphan has an owner"
+
+
+def _places(child: Object) -> list[_Place]:
+    namespace = child.metadata.namespace
+    return [(namespace, "", ""), *((namespace, *pair) for pair in sorted((child.metadata.labels or {}).items()))]
+
+
+def _discard(index: dict[_Place, set[str]], place: _Place, key: str) -> None:
+    keys = index.get(place)
+    if keys is not None:
+        keys.discard(key)
+        if not keys:
+            del index[place]

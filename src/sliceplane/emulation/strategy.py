@@ -1,0 +1,169 @@
+"""What a Deployment does next: one step of a rollout, or of scaling, from what its ReplicaSets are now.
+
+Four states, in this order of precedence (``mode``):
+
+    deleted   nothing but the status
+    paused    sets are resized for ``kubectl scale``, and the template is not rolled out
+    scaling   the wanted number of Pods has changed since the sets were resized: one active set follows, several keep
+              their proportions; the rollout goes on afterwards
+    rollout   by strategy: ``RollingUpdate`` moves within surge and unavailability, ``Recreate`` waits until the last
+              Pod of every old set is gone before there is a new one
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sliceplane.api.apps import Deployment, ReplicaSet
+from sliceplane.emulation.refusals import Refusal
+from sliceplane.emulation.replicaset_status import replicas_of
+from sliceplane.emulation.revisions import (
+    DESIRED,
+    Step,
+    counts,
+    create,
+    forget_history,
+    keep_current,
+    number_in,
+    resize,
+    wanted_of,
+)
+from sliceplane.emulation.rollout import limits, newest_size, older_sizes, proportional_sizes
+
+Mode = Literal["deleted", "paused", "scaling", "rollout"]
+
+
+class Rollout(msgspec.Struct, frozen=True, kw_only=True):
+    """A Deployment and its sets: ``newest`` is that of the template as it is now, ``older`` the rest, oldest first."""
+
+    deployment: Deployment
+    newest: ReplicaSet | None
+    older: list[ReplicaSet]
+    #: of the template; the newest set is, or would be, called by it
+    hashed: str
+    #: another object has that name
+    taken: bool = False
+    #: the server would not have the newest set, and it is too early to ask again
+    refusal: Refusal | None = None
+    #: older sets have Pods that have not ended, dying ones included
+    old_pods: bool = False
+
+    @property
+    def sets(self) -> list[ReplicaSet]:
+        return [*self.older, *([self.newest] if self.newest is not None else [])]
+
+    @property
+    def active(self) -> list[ReplicaSet]:
+        return [item for item in self.sets if replicas_of(item)]
+
+    @property
+    def rolls(self) -> bool:
+        return self.deployment.spec.strategy.type == "RollingUpdate"
+
+    @property
+    def mode(self) -> Mode:
+        if self.deployment.metadata.deletion_timestamp is not None:
+            return "deleted"
+        if self.deployment.spec.paused:
+            return "paused"
+        wanted = wanted_of(self.deployment)
+        rescaled = any(number_in(item, DESIRED) not in (None, wanted) for item in self.active)
+        return "scaling" if rescaled and (self.rolls or len(self.active) == 1) else "rollout"
+
+    @property
+    def collides(self) -> bool:
+        """The newest set cannot be made, since its name is taken."""
+        return self.newest is None and self.taken and self.mode == "rollout"
+
+    def is_complete(self) -> bool:
+        wanted = wanted_of(self.deployment)
+        return self.newest is not None and (
+            self.newest.status.replicas
+            == sum(item.status.replicas for item in self.sets)
+            == sum(item.status.available_replicas for item in self.sets)
+            == wanted
+        )
+
+
+def next_steps(rollout: Rollout) -> tuple[Step, ...]:
+    deployment = rollout.deployment
+    mode = rollout.mode
+    if mode == "deleted":
+        return ()
+    current: tuple[Step, ...] = ()
+    if rollout.newest is not None:
+        current = keep_current(deployment, rollout.newest, rollout.older)
+    if mode == "paused":
+        return (*current, *_scale(rollout), *forget_history(deployment, rollout.older))
+    if mode == "scaling":
+        return (*current, *_scale(rollout))
+    moves = _roll(rollout) if rollout.rolls else _recreate(rollout)
+    if not moves and rollout.is_complete():
+        moves = forget_history(deployment, rollout.older)
+    return (*current, *moves)
+
+
+def _scale(rollout: Rollout) -> tuple[Step, ...]:
+    deployment = rollout.deployment
+    active = rollout.active
+    wanted = wanted_of(rollout.deployment)
+    if len(active) <= 1:
+        only = active or ([rollout.newest] if rollout.newest is not None else rollout.older[-1:])
+        return tuple(step for item in only for step in resize(deployment, item, wanted))
+    newest = rollout.newest
+    if newest is not None and _is_saturated(deployment, newest):
+        return tuple(step for item in rollout.older if replicas_of(item) for step in resize(deployment, item, 0))
+    if not rollout.rolls:
+        return ()
+    surge, _ = limits(deployment.spec.strategy, wanted)
+    ordered = sorted(active, key=_age)
+    sizes = proportional_sizes(wanted, surge, [counts(item, deployment.status.replicas) for item in ordered])
+    return tuple(step for item in ordered for step in resize(deployment, item, sizes[item.metadata.name]))
+
+
+def _is_saturated(deployment: Deployment, newest: ReplicaSet) -> bool:
+    """The newest set is all that is wanted: what older ones have is left over."""
+    said = number_in(newest, DESIRED)
+    return wanted_of(deployment) == replicas_of(newest) == newest.status.available_replicas == said
+
+
+def _roll(rollout: Rollout) -> tuple[Step, ...]:
+    deployment = rollout.deployment
+    newest = rollout.newest
+    older = rollout.older
+    wanted = wanted_of(deployment)
+    surge, unavailable = limits(deployment.spec.strategy, wanted)
+    before = [counts(item) for item in older]
+    if newest is None:
+        return _create(rollout, newest_size(wanted, surge, None, before))
+    size = newest_size(wanted, surge, counts(newest), before)
+    if size != replicas_of(newest):
+        return resize(deployment, newest, size)
+    sizes = older_sizes(wanted, unavailable, counts(newest), before)
+    shrunk = [item for item in older if replicas_of(item) != sizes[item.metadata.name]]
+    return tuple(step for item in shrunk for step in resize(deployment, item, sizes[item.metadata.name]))
+
+
+def _recreate(rollout: Rollout) -> tuple[Step, ...]:
+    deployment = rollout.deployment
+    newest = rollout.newest
+    standing = [item for item in rollout.older if replicas_of(item)]
+    if standing:
+        return tuple(step for item in standing for step in resize(deployment, item, 0))
+    if rollout.old_pods:
+        return ()
+    if newest is None:
+        return _create(rollout, wanted_of(deployment))
+    return resize(deployment, newest, wanted_of(deployment))
+
+
+def _create(rollout: Rollout, replicas: int) -> tuple[Step, ...]:
+    if rollout.taken or rollout.refusal is not None:
+        return ()
+    return (create(rollout.deployment, rollout.older, rollout.hashed, replicas),)
+
+
+def _age(item: ReplicaSet) -> tuple[str, str]:
+    return item.metadata.creation_timestamp or "", item.metadata.name

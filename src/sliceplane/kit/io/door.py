@@ -1,0 +1,208 @@
+"""What guards every plain HTTP port of a process that is no API server: health, metrics, health check node ports.
+
+They are open to the network and anonymous, and a load balancer or a kubelet must get its answer whatever else comes.
+So a connection is one question and one answer, and everything about it is bounded:
+
+* the question is there within ``HEAD_S_MAX``, all is over within ``LIFE_S_MAX``, and neither moves when
+  a peer sends or takes drop by drop;
+* it brings at most ``BYTES_MAX``;
+* all ports of a process together have at most ``CONNECTIONS_MAX`` connections, and an eighth of its descriptors.  One
+  more takes the place of the oldest that has asked nothing yet: who asks at once is answered, however many are silent.
+
+The HTTP is aiohttp's; this is a protocol around its protocol.  A request whose framing is ambiguous gets 400, and none
+that a client sends wrongly is logged: a stranger could fill the log with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, cast
+
+from sliceplane.kit.io import descriptors, log
+from sliceplane.kit.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiohttp import web
+
+    Answer = Callable[[web.BaseRequest], Awaitable[web.Response]]
+
+HEAD_S_MAX = 10.0
+LIFE_S_MAX = 30.0
+BYTES_MAX = 64 * 1024
+CONNECTIONS_MAX = 256
+_SHARE_OF_DESCRIPTORS = 8
+#: answers that are being made when a port is closed may take so long
+_SHUTDOWN_S = 1.0
+
+
+class Door:
+    """The connections of all ports of this process.  Owned by the event loop's thread."""
+
+    def __init__(self, *, head_s: float = HEAD_S_MAX, life_s: float = LIFE_S_MAX) -> None:
+        self.head_s = head_s
+        self.life_s = life_s
+        #: in the order in which they came
+        self._silent: dict[_Guarded, None] = {}
+        self._asked: dict[_Guarded, None] = {}
+        #: of the ports and of the log, which every such process has
+        self.metrics = Metrics()
+        self.metrics.include(log.metrics.families)
+        self.metrics.computed("gauge", "sliceplane_pages_connections", "Open connections to health and metrics ports.",
+            lambda: len(self))  # fmt: skip
+        self.cut = self.metrics.counters(
+            "sliceplane_pages_cut_connections_total",
+            "Connections to health and metrics ports that were cut, by the bound that they met.",
+            "bound",
+        )
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._asked)
+
+    def enter(self, connection: _Guarded) -> None:
+        self._silent[connection] = None
+        if len(self) > min(CONNECTIONS_MAX, max(8, descriptors.limit() // _SHARE_OF_DESCRIPTORS)):
+            next(iter(self._silent if len(self._silent) > 1 else self._asked)).cut("connections")
+
+    def on_asked(self, connection: _Guarded) -> None:
+        if connection in self._silent:
+            del self._silent[connection]
+            self._asked[connection] = None
+
+    def leave(self, connection: _Guarded) -> None:
+        self._silent.pop(connection, None)
+        self._asked.pop(connection, None)
+
+    def check(self) -> None:
+        assert not self._silent.keys() & self._asked.keys(), "a connection has asked or it has not"
+
+
+#: one for the process, as its descriptors are
+door = Door()
+
+
+class _Guarded(asyncio.Protocol):
+    """One connection: hands everything to *inner*, and cuts it off at its bounds."""
+
+    def __init__(self, inner: web.RequestHandler, guard: Door) -> None:
+        self._inner = inner
+        self._door = guard
+        self._bytes = 0
+        self._transport: asyncio.Transport
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's are no subclasses.
+        self._transport = cast(asyncio.Transport, transport)
+        loop = asyncio.get_running_loop()
+        self._timers = [
+            loop.call_later(self._door.head_s, self.cut, "head"),
+            loop.call_later(self._door.life_s, self.cut, "life"),
+        ]
+        self._inner.connection_made(transport)
+        self._door.enter(self)
+
+    def on_asked(self) -> None:
+        """The head of a request is there."""
+        self._timers[0].cancel()
+        self._door.on_asked(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes += len(data)
+        if self._bytes > BYTES_MAX:
+            self.cut("bytes")
+        else:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        self._inner.eof_received()
+        return None
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._release()
+        self._inner.connection_lost(exc)
+
+    def cut(self, bound: str) -> None:
+        """End it without ceremony."""
+        self._door.cut.of(bound).value += 1
+        self._release()
+        self._transport.abort()
+
+    def _release(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._door.leave(self)
+
+
+def is_ambiguous(request: web.BaseRequest) -> bool:
+    """Returns True if readers could differ on where the request ends (RFC 9112 6.1), beyond what aiohttp refuses."""
+    encodings = [value.lower() for value in request.headers.getall("Transfer-Encoding", ())]
+    if encodings and (encodings != ["chunked"] or request.version != (1, 1)):
+        return True
+    return request.version not in ((1, 0), (1, 1))
+
+
+class _ServerFaults(logging.Filter):
+    """Drops records about requests that a client sent wrongly."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        from aiohttp.http_exceptions import HttpProcessingError
+
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+def http_logger() -> logging.Logger:
+    """The logger of aiohttp's servers: faults of ours only."""
+    logger = logging.getLogger("aiohttp.server.faults")
+    if not logger.filters:
+        logger.addFilter(_ServerFaults())
+    return logger
+
+
+class GuardedPort:
+    """Some listening sockets that *answer* serves.  ``close`` ends it and its connections."""
+
+    def __init__(self, answer: Answer, guard: Door = door) -> None:
+        from aiohttp import web  # here: half of all starts serve nothing
+
+        async def once(request: web.BaseRequest) -> web.Response:
+            if request.transport is not None:
+                cast(_Guarded, request.transport.get_protocol()).on_asked()
+            response = web.Response(status=400) if is_ambiguous(request) else await answer(request)
+            response.force_close()
+            return response
+
+        self._server: web.Server = web.Server(once, access_log=None, lingering_time=0, logger=http_logger())
+        self._guard = guard
+        self._listening: list[asyncio.Server] = []
+
+    async def listen(self, sock: socket.socket) -> None:
+        """Serve *sock*, which is the port's from here on.  Raises ``OSError``."""
+        try:
+            self._listening.append(await asyncio.get_running_loop().create_server(self._protocol, sock=sock))
+        except BaseException:
+            sock.close()
+            raise
+
+    async def listen_at(self, address: str, port: int) -> int:
+        """Serve an address; the port, of which 0 picks a free one.  Raises ``OSError``."""
+        made = await asyncio.get_running_loop().create_server(self._protocol, address, port)
+        self._listening.append(made)
+        return int(made.sockets[0].getsockname()[1])
+
+    def _protocol(self) -> asyncio.Protocol:
+        return _Guarded(self._server(), self._guard)
+
+    async def close(self) -> None:
+        for listening in self._listening:
+            listening.close()
+        await self._server.shutdown(_SHUTDOWN_S)

@@ -1,0 +1,201 @@
+"""Where the rules of a node send a new connection of a process on it, read from ``nft -j list ruleset``.
+
+It walks the ``nat`` chains at ``output`` as the kernel does, and takes every branch of a random choice.  It knows no
+proxy's names, only statements; one that it does not know is an error, never skipped.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sliceplane.lab.conformance.model import Belief, authority
+
+#: a match on any of these is on something that a plain first packet does not have
+_PLAIN: Final = {"state": "new", "mark": 0, "l4proto": "tcp"}
+_HARMLESS: Final = frozenset(("counter", "mangle", "log", "set"))
+_ENDS: Final = frozenset(("accept", "drop", "reject"))
+_RANDOM: Final = object()
+
+
+class UnknownStatement(ValueError):
+    """The rules have something that cannot be followed."""
+
+
+@dataclass(slots=True)
+class _Table:
+    hooks: list[tuple[int, str]] = field(default_factory=list)
+    chains: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)
+    #: elements as nft lists them, of maps and sets
+    elements: dict[str, list[Any]] = field(default_factory=dict)
+
+
+def destinations(listing: str, address: str, port: int, source: str) -> Belief | None:
+    """Every ``ADDRESS:PORT`` that a TCP connection from *source*, the node, to *address* and *port* may end at, if
+    rules change it; ``None``: no rules for that family are there.  Raises ``UnknownStatement``."""
+    tables = _tables(json.loads(listing)["nftables"], "ip6" if ":" in address else "ip")
+    hooks = sorted((priority, name, table) for table, rules in tables.items() for priority, name in rules.hooks)
+    if not hooks:
+        return None
+    ends: set[str] = set()
+    for _, name, table in hooks:
+        walk = _Walk(tables[table], address, port, source, ends)
+        if walk.chain(name):
+            break
+    return frozenset(ends)
+
+
+def _tables(entries: Iterable[dict[str, Any]], family: str) -> dict[str, _Table]:
+    tables: dict[str, _Table] = {}
+    for entry in entries:
+        ((kind, body),) = entry.items()
+        if body.get("family") != family:
+            continue
+        if kind == "table":
+            tables[body["name"]] = _Table()
+            continue
+        table = tables[body["table"]]
+        match kind:
+            case "chain":
+                table.chains[body["name"]] = []
+                if body.get("type") == "nat" and body.get("hook") == "output":
+                    table.hooks.append((body["prio"], body["name"]))
+            case "rule":
+                table.chains[body["chain"]].append(body["expr"])
+            case "map" | "set":
+                table.elements[body["name"]] = body.get("elem", [])
+    return tables
+
+
+class _Walk:
+    """One packet through one table; *ends* is added to."""
+
+    def __init__(self, table: _Table, address: str, port: int, source: str, ends: set[str]) -> None:
+        self._table = table
+        self._address = address
+        self._port = port
+        self._source = source
+        self._ends = ends
+
+    def chain(self, name: str) -> bool:
+        """Whether the packet surely goes no further than this chain."""
+        for statements in self._table.chains[name]:
+            flow = self._rule(statements)
+            if flow != "next":
+                return flow == "done"
+        return False
+
+    def _rule(self, statements: list[dict[str, Any]]) -> str:
+        """ "next" rule, "return" to the chain that jumped here, or "done"."""
+        for statement in statements:
+            ((kind, body),) = statement.items()
+            match kind:
+                case "match":
+                    if not self._holds(body):
+                        return "next"
+                case "vmap":
+                    flows = {self._verdict(verdict) for verdict in self._looked_up(body["key"], body["data"])}
+                    if flow := _one_of(flows):
+                        return flow
+                case "dnat":
+                    targets = list(self._targets(body))
+                    self._ends.update(targets)
+                    return "done" if targets else "next"
+                case _ if kind not in _HARMLESS:
+                    if flow := _one_of({self._verdict(statement)}):
+                        return flow
+        return "next"
+
+    def _verdict(self, verdict: dict[str, Any]) -> str:
+        ((kind, body),) = verdict.items()
+        if kind == "jump":
+            return "done" if self.chain(body["target"]) else "next"
+        if kind == "goto":
+            return "done" if self.chain(body["target"]) else "return"
+        if kind in _ENDS:
+            return "done"
+        if kind in ("return", "continue"):
+            return "return" if kind == "return" else "next"
+        raise UnknownStatement(f"cannot follow {verdict}")
+
+    def _targets(self, dnat: dict[str, Any]) -> Iterator[str]:
+        match dnat.get("addr"):
+            case {"map": {"key": key, "data": data}}:
+                targets = list(self._looked_up(key, data))
+            case target:
+                targets = [target]
+        for target in targets:
+            match target:
+                case {"concat": [str(ip), int(port)]}:
+                    yield authority(ip, port)
+                case str(ip):
+                    yield authority(ip, dnat.get("port", self._port))
+                case _:
+                    raise UnknownStatement(f"cannot follow dnat to {target}")
+
+    def _looked_up(self, key: Any, data: Any) -> Iterator[Any]:
+        """What a map has for the packet: of a random key every value."""
+        wanted = self._value(key)
+        for element in self._elements(data):
+            at, value = element
+            if _contains(_bare(at), wanted):
+                yield value
+
+    def _elements(self, data: Any) -> Iterable[Any]:
+        match data:
+            case {"set": elements}:
+                return list(elements)
+            case str() if data.startswith("@"):
+                return self._table.elements[data[1:]]
+        return [data]
+
+    def _holds(self, match: dict[str, Any]) -> bool:
+        value = self._value(match["left"])
+        inside = any(_contains(_bare(element), value) for element in self._elements(match["right"]))
+        return inside is not (match["op"] == "!=")
+
+    def _value(self, expression: Any) -> Any:
+        match expression:
+            case {"concat": parts}:
+                return tuple(self._value(part) for part in parts)
+            case {"numgen": _}:
+                return _RANDOM
+            case {"payload": {"protocol": "ip" | "ip6", "field": "daddr"}}:
+                return self._address
+            case {"payload": {"protocol": "ip" | "ip6", "field": "saddr"}}:
+                return self._source
+            case {"payload": {"protocol": "th" | "tcp", "field": "dport"}}:
+                return self._port
+            case {"fib": {"result": "type", "flags": ["daddr"]}}:
+                return "unicast"
+            case {"meta": {"key": key}} | {"ct": {"key": key}} if key in _PLAIN:
+                return _PLAIN[key]
+        raise UnknownStatement(f"cannot follow {expression}")
+
+
+def _one_of(flows: set[str]) -> str:
+    """ "" goes on.  A packet that may go on is followed, too."""
+    return "" if not flows or "next" in flows else "return" if "return" in flows else "done"
+
+
+def _bare(element: Any) -> Any:
+    """An element without its comment or timeout."""
+    return element["elem"]["val"] if isinstance(element, dict) and "elem" in element else element
+
+
+def _contains(element: Any, value: Any) -> bool:
+    if value is _RANDOM:
+        return True
+    match element:
+        case {"concat": parts}:
+            return isinstance(value, tuple) and all(map(_contains, parts, value))
+        case {"prefix": {"addr": str(address), "len": int(length)}}:
+            return ipaddress.ip_address(value) in ipaddress.ip_network(f"{address}/{length}")
+        case {"range": [low, high]}:
+            return bool(low <= value <= high)
+        case dict():
+            raise UnknownStatement(f"cannot follow {element}")
+    return bool(element == value)

@@ -1,0 +1,158 @@
+"""Any node proxy that writes rules of nftables or iptables: one is started for each case, in a network namespace.
+
+Its command has ``{kubeconfig}`` and ``{node}`` where it wants them, and finds ``KUBECONFIG`` in its environment.
+Belief: where the kernel of that namespace would send a connection to the cluster IP and port of the Service
+(``kernel_rules``, or ``saved_rules`` if there are chains of iptables).  Root, ``ip`` and ``nft`` are needed, and
+``iptables-save`` where rules are to be read from it; nothing outside of the namespace changes.
+
+The API server listens on this machine's loopback.  A socket at the same address inside the namespace leads to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from sliceplane.lab.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.lab.conformance.consumers.kernel_rules import UnknownStatement, destinations
+from sliceplane.lab.conformance.consumers.program import RunningProgram, command_words, ignored, process
+from sliceplane.lab.conformance.consumers.saved_rules import saved_destinations
+from sliceplane.lab.conformance.model import Belief
+from sliceplane.lab.conformance.story import NODE, NODE_ADDRESS, SERVICE_PORT
+from sliceplane.node.io.kernel.netns import listening_in
+from sliceplane.watch.io.kubeconfig import load
+
+_CHUNK: Final = 1 << 16
+
+
+class NodeProxyConsumer(JudgedConsumer):
+    """See the module.  Raises ``ValueError`` as ``command_words`` does."""
+
+    has_cluster_ip = True
+
+    def __init__(self, command: str, *, name: str = "", patience_s: float) -> None:
+        self._command = command_words("node-proxy", command)
+        self.name = name or Path(self._command[0]).name
+        self.claims = frozenset(("hints", "fallback", "local"))
+        self.ables = frozenset(("large", "unnamed-port", "families"))
+        self.patience_s = patience_s
+
+    @asynccontextmanager
+    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
+        values = {"{kubeconfig}": str(asked.kubeconfig), "{node}": NODE}
+        async with _namespace() as netns, _way_out(netns, _port(asked.kubeconfig)):
+            inside = ["ip", "netns", "exec", netns]
+            command = [values.get(word, word) for word in self._command]
+            async with process([*inside, *command], asked) as running, ignored(running):
+                yield _Reading(asked, running, inside)
+
+
+class _Reading(Beliefs):
+    def __init__(self, asked: FollowedService, running: RunningProgram, inside: list[str]) -> None:
+        super().__init__()
+        self._asked = asked
+        self._running = running
+        self._inside = inside
+        self._destinations: Callable[[], Awaitable[Belief | None]] = self._in_either
+
+    async def look(self) -> None:
+        try:
+            believed = await self._destinations()
+        except UnknownStatement as error:
+            self.ended = f"its rules are not understood: {error}"
+            return
+        if believed is not None:
+            self.believe(believed)
+        if self._running.process.returncode is not None:
+            self.ended = await self._running.farewell()
+
+    async def _in_either(self) -> Belief | None:
+        """A proxy has one mode.  nftables lists the rules of iptables, too, and they cannot be read there; they may
+        have come between two looks."""
+        unknown: UnknownStatement | None = None
+        for read in (self._in_iptables, self._in_nftables, self._in_iptables):
+            try:
+                believed = await read()
+            except UnknownStatement as error:
+                unknown = unknown or error
+                continue
+            if believed is not None:
+                self._destinations = read
+                return believed
+        if unknown is not None:
+            raise unknown
+        return None
+
+    async def _in_iptables(self) -> Belief | None:
+        program = "ip6tables-save" if ":" in self._asked.cluster_ip else "iptables-save"
+        if shutil.which(program) is None:
+            return None
+        saved = await _output(*self._inside, program, "-t", "nat")
+        return saved_destinations(saved, self._asked.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
+
+    async def _in_nftables(self) -> Belief | None:
+        listing = await _output(*self._inside, "nft", "-j", "list", "ruleset")
+        return destinations(listing, self._asked.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
+
+
+@asynccontextmanager
+async def _namespace() -> AsyncIterator[str]:
+    """Its name.  Raises ``OSError``."""
+    netns = f"sliceplane-conformance-{os.getpid()}"
+    await _output("ip", "netns", "add", netns)
+    try:
+        await _output("ip", "-n", netns, "link", "set", "lo", "up")
+        yield netns
+    finally:
+        await _output("ip", "netns", "del", netns)
+
+
+@asynccontextmanager
+async def _way_out(netns: str, port: int) -> AsyncIterator[None]:
+    """Loopback's *port* inside is the one outside."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:  # as if nothing listened
+            writer.transport.abort()
+            return
+        await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+
+    listening = await listening_in(netns)("127.0.0.1", port)
+    server = await asyncio.start_server(connected, sock=listening)
+    try:
+        yield
+    finally:
+        server.close()  # connections end with the program
+
+
+def _port(kubeconfig: Path) -> int:
+    port = urlsplit(load(str(kubeconfig)).server).port
+    assert port is not None, "the stage's server says its port"
+    return port
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until one side ends."""
+    with suppress(OSError):
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def _output(*command: str) -> str:
+    """Raises ``OSError`` with what a command said that failed."""
+    pipe = asyncio.subprocess.PIPE
+    program = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    printed, said = await program.communicate()
+    if program.returncode:
+        raise OSError(f"{' '.join(command)}: {said.decode(errors='replace').strip()}")
+    return printed.decode()

@@ -1,0 +1,189 @@
+"""Any program, in any language: one is started for each case, and prints a line whenever its belief changes.
+
+It finds in its environment ``KUBECONFIG``, ``SLICEPLANE_NAMESPACE``, ``SLICEPLANE_SERVICE``, ``SLICEPLANE_PORT`` (the
+name; empty: the only port) and ``SLICEPLANE_FAMILY`` (``IPv4`` or ``IPv6``), and for those that honour hints
+``SLICEPLANE_NODE`` and ``SLICEPLANE_ZONE``.  A line is a JSON list of ``"ADDRESS:PORT"``, IPv6 in brackets; other lines
+are ignored.  It is ended by SIGTERM, and by SIGKILL after two seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from sliceplane.kit.io.last_steps import ends_within
+from sliceplane.kit.io.orphans import ended_with_us
+from sliceplane.lab.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.lab.conformance.story import NODE, ZONE, Claim, Need
+
+_ENDS_S: Final = 2.0
+#: of what the program writes to stderr, for the sentence that tells how it ended
+_LAST_LINES: Final = 3
+#: bytes of one line that are kept: a thousand endpoints of IPv6 are 60 kB
+_LINE: Final = 1 << 20
+_CHUNK: Final = 1 << 16
+#: characters of a line that a sentence shows
+_SHOWN: Final = 200
+
+
+class ProgramConsumer(JudgedConsumer):
+    """See the module.  Raises ``ValueError`` as ``command_words`` does."""
+
+    def __init__(
+        self,
+        command: str,
+        *,
+        name: str = "",
+        claims: Iterable[Claim] = (),
+        unable: Iterable[Need] = (),
+        patience_s: float,
+    ) -> None:
+        self._command = command_words("program", command)
+        self.name = name or Path(self._command[0]).name
+        self.claims = frozenset(claims)
+        every: frozenset[Need] = frozenset(("large", "unnamed-port", "families"))
+        self.ables = every - frozenset(unable)
+        self.patience_s = patience_s
+
+    @asynccontextmanager
+    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
+        async with process(self._command, asked) as running:
+            beliefs = Beliefs()
+            async with _meanwhile(_listen(running, beliefs)):
+                yield beliefs
+
+
+def command_words(kind: str, command: str) -> list[str]:
+    """*command* as a shell would split it.  Raises ``ValueError`` for one that is empty or cannot be split."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"the command after {kind}: cannot be split into words: {error}") from error
+    if not words:
+        raise ValueError(f"a program to run is missing after {kind}:")
+    return words
+
+
+class RunningProgram:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self._last_words: deque[str] = deque(maxlen=_LAST_LINES)
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def farewell(self) -> str:
+        """How it ended, with what it said last on stderr, once it has."""
+        code = await self.process.wait()
+        await asyncio.wait((self._keeping,), timeout=_ENDS_S)  # a child of it may hold the pipe
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        return " / ".join([how, *self._last_words])
+
+    async def end(self) -> None:
+        """Its children end with it."""
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        await ends_within(_ENDS_S, self.process.wait())
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+        self._keeping.cancel()
+
+    async def _keep(self) -> None:
+        async for line in _lines(self.process.stderr):
+            if shown := _shown(line):
+                self._last_words.append(shown)
+
+
+@asynccontextmanager
+async def process(command: list[str], asked: FollowedService) -> AsyncIterator[RunningProgram]:
+    """A program until the end of the block.  Raises ``OSError``."""
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(asked.kubeconfig),
+        "SLICEPLANE_NAMESPACE": asked.namespace,
+        "SLICEPLANE_SERVICE": asked.service,
+        "SLICEPLANE_PORT": asked.asked_port.port,
+        "SLICEPLANE_FAMILY": asked.asked_port.family,
+        "SLICEPLANE_NODE": NODE,
+        "SLICEPLANE_ZONE": ZONE,
+    }
+    pipe = asyncio.subprocess.PIPE
+    try:
+        started = await asyncio.create_subprocess_exec(
+            *command,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise OSError(f"{command[0]!r} cannot be started: {error.strerror}") from error
+    running = RunningProgram(started)
+    with ended_with_us(started.pid, _ENDS_S):
+        try:
+            yield running
+        finally:
+            await running.end()
+
+
+@asynccontextmanager
+async def ignored(running: RunningProgram) -> AsyncIterator[None]:
+    """What it prints is read: a pipe that is full would hold the program up."""
+
+    async def read() -> None:
+        async for _ in _lines(running.process.stdout):
+            pass
+
+    async with _meanwhile(read()):
+        yield
+
+
+@asynccontextmanager
+async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _listen(running: RunningProgram, beliefs: Beliefs) -> None:
+    async for line in _lines(running.process.stdout):
+        try:
+            addresses = json.loads(line)
+        except (ValueError, RecursionError):
+            addresses = None
+        if isinstance(addresses, list):
+            beliefs.believe(frozenset(str(address) for address in addresses))
+        else:
+            beliefs.other_words = _shown(line) or beliefs.other_words
+    beliefs.ended = await running.farewell()
+
+
+async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
+    """Of a line that is too long its end is lost."""
+    assert stream is not None, "the program's output is a pipe"
+    held = b""
+    while chunk := await stream.read(_CHUNK):
+        *lines, rest = (held + chunk).split(b"\n")
+        for line in lines:
+            yield line
+        held = rest[:_LINE]
+    if held:
+        yield held
+
+
+def _shown(line: bytes) -> str:
+    """*line* as a person may see it."""
+    text = "".join(c if c.isprintable() else " " for c in line[: 4 * _SHOWN].decode(errors="replace")).strip()
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,120 @@
+"""Where the rules of a node send a new connection of a process on it, read from ``iptables-save -t nat``.
+
+As ``kernel_rules`` does it for nftables: every branch of a random choice is taken, no proxy's names are known, and a
+match or target that is not known is an error, never skipped.  All lists of ``recent`` are empty.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+from typing import Final
+
+from sliceplane.lab.conformance.consumers.kernel_rules import UnknownStatement
+from sliceplane.lab.conformance.model import Belief
+
+_HOOK: Final = "OUTPUT"
+_BUILT_IN: Final = frozenset(("PREROUTING", "INPUT", _HOOK, "POSTROUTING"))
+#: words of a rule that no value follows
+_FLAGS: Final = frozenset(("--rcheck", "--reap", "--rsource", "--set"))
+#: words that every packet may match, or that only say how others are meant
+_ALWAYS: Final = frozenset(
+    ("-m", "--comment", "--mode", "--probability", "--seconds", "--reap", "--name", "--mask", "--rsource", "--set")
+)
+
+
+def saved_destinations(saved: str, address: str, port: int, source: str) -> Belief | None:
+    """Every ``ADDRESS:PORT`` that a TCP connection from *source*, the node, to *address* and *port* may end at, if
+    rules change it; ``None``: there are no chains but the kernel's own.  Raises ``UnknownStatement``."""
+    chains: dict[str, list[list[str]]] = {}
+    for line in saved.splitlines():
+        if line.startswith(":"):
+            chains[line[1:].split()[0]] = []
+        elif line.startswith("-A "):
+            _, chain, *words = shlex.split(line) if '"' in line else line.split()
+            chains[chain].append(words)
+    if chains.keys() <= _BUILT_IN:
+        return None
+    walk = _Walk(chains, address, port, source)
+    walk.chain(_HOOK)
+    return frozenset(walk.ends)
+
+
+class _Walk:
+    def __init__(self, chains: dict[str, list[list[str]]], address: str, port: int, source: str) -> None:
+        self._chains = chains
+        self._address = address
+        self._port = port
+        self._source = source
+        self.ends: set[str] = set()
+
+    def chain(self, name: str) -> bool:
+        """Whether the packet surely goes no further than this chain."""
+        for words in self._chains[name]:
+            at = next((number for number, word in enumerate(words) if word in ("-j", "-g")), len(words))
+            if not self._matches(words[:at]):
+                continue
+            flow = self._target(words[at:])
+            if flow != "next" and "--probability" not in words:
+                return flow == "done"
+        return False
+
+    def _matches(self, words: list[str]) -> bool:
+        """Whether it may match: a random choice may."""
+        at = 0
+        wanted = True
+        while at < len(words):
+            word = words[at]
+            at += 1
+            if word == "!":
+                wanted = False
+                continue
+            value = ""
+            if word not in _FLAGS:
+                value = words[at]
+                at += 1
+            if self._holds(word, value) is not wanted:
+                return False
+            wanted = True
+        return True
+
+    def _holds(self, word: str, value: str) -> bool:
+        match word:
+            case "-s" | "-d":
+                address = self._source if word == "-s" else self._address
+                return ipaddress.ip_address(address) in ipaddress.ip_network(value)
+            case "-p":
+                return value == "tcp"
+            case "--dport":
+                return self._port == int(value)
+            case "--dst-type":
+                return value == "UNICAST"
+            case "--src-type":
+                return value == "LOCAL"
+            case "-i" | "--rcheck":
+                return False  # it comes from a process, for the first time
+            case "--ctstate":
+                return "NEW" in value.split(",")
+            case "--mark":
+                return int(value.partition("/")[0], 16) == 0
+        if word in _ALWAYS:
+            return True
+        raise UnknownStatement(f"cannot follow the match {word} {value}")
+
+    def _target(self, action: list[str]) -> str:
+        """ "next" rule, "return" to the chain that jumped here, or "done"."""
+        match action:
+            case [] | ["-j", "MARK" | "LOG", *_]:
+                return "next"
+            case ["-j", "DNAT", "--to-destination", target, *_]:
+                self.ends.add(target)
+                return "done"
+            case ["-j", "ACCEPT" | "DROP" | "REJECT", *_]:
+                return "done"
+            case ["-j", "RETURN"]:
+                return "return"
+            case ["-j" | "-g", target] if target in self._chains:
+                if self.chain(target):
+                    return "done"
+                return "next" if action[0] == "-j" else "return"
+        raise UnknownStatement(f"cannot follow {' '.join(action)}")

@@ -1,0 +1,295 @@
+"""Play cases on a real API server in memory, and hear what a consumer believes.
+
+Each run of a case has a namespace of its own, so that nothing of one is seen in another.  The stage applies a step and
+goes on at once; only a checkpoint waits.  Order within a checkpoint: first the belief becomes right, or the patience of
+the consumer ends; then it has to stay right for a moment; then all that it believed since the checkpoint before must
+have held what was right all that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from sliceplane.api.errors import StatusError
+from sliceplane.lab.conformance.consumers.consumer import FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.lab.conformance.model import Belief, State
+from sliceplane.lab.conformance.objects import pod, service, slice_
+from sliceplane.lab.conformance.story import (
+    CHECK,
+    NODE,
+    NODE_ADDRESS,
+    SERVICE,
+    ZONE,
+    Away,
+    Back,
+    Bookmark,
+    Case,
+    Check,
+    Cut,
+    Delete,
+    Document,
+    Expire,
+    Put,
+    Refuse,
+    Silence,
+    Step,
+)
+from sliceplane.lab.conformance.verdict import CaseVerdict, difference, history, missing_meanwhile, sort_of
+from sliceplane.lab.testing.faults import Fault
+from sliceplane.lab.testing.plane import Plane
+
+LOOK_S: Final = 0.02
+#: where consumers that ask for it find their zone and their address
+_NODE: Final = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": ZONE}},
+    "status": {"addresses": [{"type": "InternalIP", "address": NODE_ADDRESS}]},
+}
+#: a belief that became right has to stay so
+STAYS_S: Final = 0.2
+#: runs that a failed history may cost until it is short enough, and the part of the patience that each of them has
+SHRINK_RUNS: Final = 24
+SHRINK_PATIENCE: Final = 0.25
+#: what any consumer can tell, asked of one that told nothing
+_PLAIN: Final = Case("plain", "Two ready endpoints", (), given=(slice_("a", pod(1), pod(2)),), story=(CHECK,))
+
+
+class SilentConsumer(Exception):
+    """It told no belief of a Service with two ready endpoints: it is no consumer that the kit can hear.  The text is
+    what it did instead."""
+
+
+class _Run(msgspec.Struct, frozen=True):
+    """What the consumer got wrong, "" if nothing, and the steps of the story until then."""
+
+    fault: str
+    played: int
+    #: whether any belief was told, and the last other words
+    told: bool
+    other_words: str
+    #: requests to the API server
+    requests: int
+
+
+class Stage:
+    """One server and one consumer; cases are played one after another."""
+
+    def __init__(self, plane: Plane, consumer: JudgedConsumer) -> None:
+        self._plane = plane
+        self._consumer = consumer
+        self._runs = 0
+        self._outage: Fault | None = None
+        self._cluster_ip = ""
+        self._heard = False
+
+    async def judge(self, case: Case, *, shrink: bool = True) -> CaseVerdict:
+        """What *case* shows.  A history that fails is made shorter, step by step, as long as it fails.
+
+        Raises ``SilentConsumer`` if nothing was ever told, of this case or of a plain one."""
+        unable = sorted(case.needs - self._consumer.ables - self._consumer.claims)
+        if unable:
+            return CaseVerdict(case, "not asked", f"{self._consumer.name} is not asked about: {', '.join(unable)}")
+        began = time.monotonic()
+        run = await self._run(case)
+        seconds = time.monotonic() - began
+        if not self._heard and not run.told:
+            plain = await self._run(_PLAIN)
+            if not plain.told:
+                raise SilentConsumer(_silence(plain))
+        self._heard = True
+        if not run.fault:
+            return CaseVerdict(case, "passed", seconds=seconds)
+        whole = replace(case, story=case.story[: run.played])
+        short = await self._shortened(whole, run.fault) if shrink else whole
+        if short is not whole:
+            again = await self._run(short)
+            if again.fault:
+                run = again
+            else:  # right after all, with the whole patience
+                short = whole
+        return CaseVerdict(case, "failed", run.fault, history((*short.given, *short.story)), seconds)
+
+    async def _shortened(self, case: Case, fault: str) -> Case:
+        """Leave out half of the steps, a quarter, ... a single one, as long as the rest fails in the same way."""
+        runs = 0
+        sort = sort_of(fault)
+        size = max(1, len(case.story) // 2)
+        while size:
+            at = 0
+            before = case
+            while at < len(case.story) - 1 and runs < SHRINK_RUNS:
+                end = min(at + size, len(case.story) - 1)  # the last checkpoint stays
+                shorter = replace(case, story=case.story[:at] + case.story[end:])
+                if not _legal(shorter):
+                    at += size
+                    continue
+                runs += 1
+                again = await self._run(shorter, self._consumer.patience_s * SHRINK_PATIENCE)
+                if sort_of(again.fault) == sort:
+                    case = replace(shorter, story=shorter.story[: again.played])
+                else:
+                    at += size
+            if size > 1 or case is before:
+                size //= 2
+        return case
+
+    async def _run(self, case: Case, patience_s: float | None = None) -> _Run:
+        self._runs += 1
+        namespace = f"case-{self._runs}"
+        self._plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        if self._consumer.has_cluster_ip:
+            self._cluster_ip = _cluster_ip(self._runs, case.asked_port.family)
+        state = State()
+        requests = self._plane.faults.delay(0.0)  # which counts them
+        for step in (service(), *case.given):
+            self._perform(step, namespace)
+            state = state.after(step)
+        asked = FollowedService(self._plane.kubeconfig, namespace, SERVICE, case.asked_port, self._cluster_ip)
+        try:
+            async with self._consumer.follow(asked) as follower:
+                if patience_s is not None:  # which begins when the consumer has
+                    await _begun(follower, self._consumer.patience_s)
+                patience_s = patience_s or self._consumer.patience_s
+                fault, played = await self._play(case, namespace, state, follower, patience_s)
+                return _Run(fault, played, bool(follower.beliefs), follower.other_words, requests.hits)
+        finally:
+            self._perform(Back(), namespace)
+            self._plane.faults.clear()
+            for kind in ("EndpointSlice", "Service"):
+                for document in self._plane.list(kind, namespace=namespace):
+                    self._plane.delete(kind, document["metadata"]["name"], namespace=namespace)
+
+    async def _play(
+        self, case: Case, namespace: str, state: State, follower: FollowingConsumer, patience_s: float
+    ) -> tuple[str, int]:
+        right = state.believed(case.asked_port, self._consumer.claims)
+        always: Belief = frozenset()  # before the first checkpoint nothing has to be known
+        heard = 0
+        for played, step in enumerate(case.story, 1):
+            if not isinstance(step, Check):
+                self._perform(step, namespace)
+                state = state.after(step)
+                right = state.believed(case.asked_port, self._consumer.claims)
+                always &= right if _keeps_the_service(step) else frozenset()
+                await asyncio.sleep(0)
+                continue
+            if fault := await _settled(follower, right, patience_s):
+                return fault, played
+            beliefs = follower.beliefs[heard:]
+            lost = frozenset().union(*(always - belief for belief in beliefs))
+            if lost:
+                return missing_meanwhile(lost), played
+            heard = len(follower.beliefs)
+            always = right
+        return "", len(case.story)
+
+    def _addressed(self, document: Document) -> Document:
+        """The Service with a cluster IP, if the consumer needs one."""
+        if not self._cluster_ip or document["kind"] != "Service" or document["metadata"]["name"] != SERVICE:
+            return document
+        family = "IPv6" if ":" in self._cluster_ip else "IPv4"
+        spec = {**document["spec"], "clusterIP": self._cluster_ip, "ipFamilies": [family]}
+        return {**document, "spec": spec}
+
+    def _perform(self, step: Step, namespace: str) -> None:
+        faults = self._plane.faults
+        match step:
+            case Put(document):
+                self._plane.apply(self._addressed(document), namespace=namespace)
+            case Delete(kind, name):
+                with suppress(StatusError):  # a shrunk history may not have made it
+                    self._plane.delete(kind, name, namespace=namespace)
+            case Cut():
+                faults.cut_watches()
+            case Away():
+                self._outage = self._outage or faults.outage()
+            case Back():
+                if self._outage is not None:
+                    self._outage.end()
+                    self._outage = None
+            case Expire():
+                faults.expire()
+            case Bookmark():
+                faults.bookmark()
+            case Silence():
+                faults.silence_watches()
+            case Refuse(code, times, watches):
+                faults.refuse(code, times=times, where="watch=" if watches else "/endpointslices")
+            case Check():
+                raise AssertionError("a checkpoint is waited for, not performed")
+
+
+def _silence(run: _Run) -> str:
+    words = f"the last line it printed: {run.other_words}" if run.other_words else "it printed no other line"
+    requests = f"requests it sent to the API server: {run.requests}"
+    return "; ".join((f"{run.fault}, though two endpoints are ready", requests, words))
+
+
+async def _begun(follower: FollowingConsumer, patience_s: float) -> None:
+    """Wait for its first belief."""
+    ends = time.monotonic() + patience_s
+    while not follower.beliefs and not follower.ended and time.monotonic() < ends:
+        await follower.look()
+        await asyncio.sleep(LOOK_S)
+
+
+async def _settled(follower: FollowingConsumer, right: Belief, patience_s: float) -> str:
+    """Wait until *right* is believed, and stays so; what is wrong, or ""."""
+    ends = time.monotonic() + patience_s
+    stays = 0.0
+    while True:
+        await follower.look()
+        now = time.monotonic()
+        believed = follower.beliefs[-1] if follower.beliefs else None
+        if believed == right:
+            stays = stays or now
+            if now - stays >= STAYS_S:
+                return ""
+        else:
+            stays = 0.0
+            if now > ends:
+                return f"after {patience_s:g} s {difference(believed, right)}"
+        if follower.ended:
+            return f"it ended: {follower.ended}"
+        await asyncio.sleep(LOOK_S)
+
+
+def _keeps_the_service(step: Step) -> bool:
+    """Without its Service a consumer may forget the slices for a moment."""
+    return not (isinstance(step, Delete) and step.kind == "Service")
+
+
+def _cluster_ip(run: int, family: str) -> str:
+    """One of the ranges that a plane has by itself; the first addresses are the API server's and others'."""
+    number = 0x1000 + run
+    return f"fd00:10:96::{number:x}" if family == "IPv6" else f"10.96.{number >> 8}.{number & 255}"
+
+
+def _legal(case: Case) -> bool:
+    """Whether the history ends with a server that can be reached."""
+    away = False
+    for step in case.story:
+        away = isinstance(step, Away) or (away and not isinstance(step, Back))
+        if away and isinstance(step, Check):
+            return False
+    return True
+
+
+async def run(
+    consumer: JudgedConsumer, cases: Sequence[Case], tell: Callable[[CaseVerdict], None], *, shrink: bool
+) -> None:
+    """Judge *consumer* by *cases* on a server of its own, and tell each verdict as it comes.  Raises ``OSError`` and
+    ``TimeoutError`` for a consumer that does not start, ``SilentConsumer`` for one that tells nothing."""
+    async with Plane(controllers=False) as plane:
+        plane.apply(_NODE)
+        stage = Stage(plane, consumer)
+        for case in cases:
+            tell(await stage.judge(case, shrink=shrink))

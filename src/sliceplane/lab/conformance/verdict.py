@@ -1,0 +1,124 @@
+"""What came of a case, and the report of a consumer in words, Markdown and JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from sliceplane.lab.conformance.model import Belief
+from sliceplane.lab.conformance.story import Case, Claim, Step
+
+Outcome = Literal["passed", "failed", "not asked"]
+#: addresses that a sentence names before it counts
+_NAMED = 4
+_PARTICULARS = re.compile(r"^after [0-9.]+ s |(\[[0-9a-f:]+\]|[0-9.]+):[0-9]+(, | and [0-9]+ more)?")
+
+
+class CaseVerdict(msgspec.Struct, frozen=True):
+    """*why* is a sentence: what was believed and what is right, or why the case was not asked.  *history* is what led
+    there, a step a line, as short as it was made."""
+
+    case: Case
+    outcome: Outcome
+    why: str = ""
+    history: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class ConsumerReport(msgspec.Struct, frozen=True):
+    consumer: str
+    claims: frozenset[Claim]
+    verdicts: tuple[CaseVerdict, ...]
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(verdict.outcome == outcome for verdict in self.verdicts)
+
+    @property
+    def failed(self) -> bool:
+        return self.count("failed") > 0
+
+    @property
+    def summary(self) -> str:
+        asked = len(self.verdicts) - self.count("not asked")
+        left = f", {self.count('not asked')} not asked" if self.count("not asked") else ""
+        return f"{self.consumer}: {self.count('passed')} of {asked} cases passed{left}"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "consumer": self.consumer,
+            "claims": sorted(self.claims),
+            "passed": self.count("passed"),
+            "failed": self.count("failed"),
+            "notAsked": self.count("not asked"),
+            "cases": [
+                {
+                    "name": verdict.case.name,
+                    "title": verdict.case.title,
+                    "cites": list(verdict.case.cites),
+                    "outcome": verdict.outcome,
+                    "why": verdict.why,
+                    "history": list(verdict.history),
+                    "seconds": round(verdict.seconds, 2),
+                }
+                for verdict in self.verdicts
+            ],
+        }
+
+    def text(self) -> str:
+        lines = []
+        for verdict in self.verdicts:
+            if verdict.outcome == "passed":
+                continue
+            lines.append(f"{verdict.outcome:9} {verdict.case.name}: {verdict.case.title}")
+            lines.append(f"          {verdict.why}")
+            lines += [f"            {number}. {line}" for number, line in enumerate(verdict.history, 1)]
+            if verdict.outcome == "failed":
+                lines.append(f"          seen in {', '.join(verdict.case.cites)}")
+        return "\n".join([*lines, self.summary])
+
+    def markdown(self) -> str:
+        claims = ", ".join(sorted(self.claims)) or "nothing beyond ready endpoints"
+        lines = [f"# {self.consumer}", "", f"{self.summary}. It claims {claims}.", ""]
+        lines += ["| case | outcome | |", "|---|---|---|"]
+        lines += [f"| {v.case.name} | {v.outcome} | {v.why if v.outcome != 'passed' else ''} |" for v in self.verdicts]
+        for verdict in self.verdicts:
+            if verdict.outcome != "failed":
+                continue
+            lines += ["", f"## {verdict.case.name}", "", f"{verdict.case.title} ({', '.join(verdict.case.cites)}).", ""]
+            lines += [f"{number}. {line}" for number, line in enumerate(verdict.history, 1)]
+            lines += ["", verdict.why]
+        return "\n".join(lines) + "\n"
+
+
+def difference(believed: Belief | None, right: Belief) -> str:
+    """What is wrong, in one sentence."""
+    if believed is None:
+        return "it told no belief"
+    parts = []
+    if missing := right - believed:
+        parts.append(f"lacks {_some(missing)}")
+    if extra := believed - right:
+        parts.append(f"still has {_some(extra)}")
+    return f"it {' and '.join(parts)}"
+
+
+def missing_meanwhile(lost: Belief) -> str:
+    return f"lost {_some(lost)} for a while, though it was right all the time"
+
+
+def sort_of(fault: str) -> str:
+    """*fault* without its addresses and its patience: what a shorter history must show, too."""
+    return _PARTICULARS.sub("", fault)
+
+
+def history(steps: Sequence[Step]) -> tuple[str, ...]:
+    return tuple(str(step) for step in steps)
+
+
+def _some(addresses: Iterable[str]) -> str:
+    ordered = sorted(addresses)
+    shown = ", ".join(ordered[:_NAMED])
+    return shown if len(ordered) <= _NAMED else f"{shown} and {len(ordered) - _NAMED} more"

@@ -1,0 +1,225 @@
+"""Several instances of one controller, of which only the leader works: ``watch.controller.election`` over the network.
+
+What the production host does (``watch.hosting.election``), on virtual time: a term begins with a new process that knows
+nothing, and its end kills that process; an instance whose requests get no answer notices by the clock.  A leader
+must be alone: the moment at which a term begins is checked against all other instances.
+
+To the simulation all instances together are one part, as a process is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from sliceplane.api.errors import StatusError, unreachable
+from sliceplane.api.scheme import Resource
+from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim.actor import Actor
+from sliceplane.lab.sim.agenda import Alarm
+from sliceplane.lab.sim.network import Network
+from sliceplane.lab.sim.process import PAST_DEADLINE_S, Process
+from sliceplane.lab.sim.server import Server
+from sliceplane.lab.sim.steady import Broken
+from sliceplane.watch.controller.election import Election, ElectionConfig
+
+#: between the end of an instance and the start of the one that takes its place
+RESTART_S: Final = 5.0
+
+Spawn = Callable[[str], Process]
+
+
+class SimulatedCandidate(Actor):
+    """One instance.  Owned by ``Candidates``; *claim* is asked when a term begins, and raises if another leads."""
+
+    def __init__(
+        self,
+        actor: str,
+        lease: str,
+        network: Network,
+        rng: Rng,
+        *,
+        spawn: Spawn,
+        claim: Callable[[SimulatedCandidate], None],
+    ) -> None:
+        super().__init__(actor, network)
+        self.process: Process | None = None
+        self._config = ElectionConfig(identity=actor, name=lease)
+        self._core = Election(self._config, rng)
+        self._spawn = spawn
+        self._claim = claim
+        #: counts requests; answers to older ones are dropped
+        self._request = 0
+        self._alarm = Alarm(self._agenda, self._turn, self._receive)
+
+    def leading(self) -> bool:
+        """By its own clock; one that stands still cannot act."""
+        return self.alive and self._core.leading(self._agenda.now)
+
+    def start(self) -> None:
+        self._turn()
+
+    def kill(self) -> None:
+        self.alive = False
+        self._end_term()
+
+    def resign(self) -> None:
+        """Stop in good order: the work first, then the Lease is given back."""
+        self._end_term()
+        self._core.stop()
+        self._turn()
+
+    def pause(self, seconds: float) -> None:
+        super().pause(seconds)
+        if self.process is not None:
+            self.process.pause(seconds)
+
+    def wake(self) -> None:
+        super().wake()
+        if self.process is not None:
+            self.process.wake()
+
+    def _go_on(self) -> None:
+        if self._agenda.now >= self._stands_until:
+            self._turn()  # the clock is looked at before anything that came
+        super()._go_on()
+
+    def _turn(self) -> None:
+        """After everything that may change who leads."""
+        if not self.alive:
+            return
+        now = self._agenda.now
+        if self._core.leading(now) and self.process is None:
+            self._claim(self)
+            self._trace.note(now, self.actor, "lead", self._config.name)
+            self.process = self._spawn(self.actor)
+            self.process.start()
+        elif not self._core.leading(now):
+            self._end_term()
+        request = self._core.take_request(now)
+        if request is not None:
+            self._request += 1
+            number = self._request
+            self._network.send(
+                self.actor, request, lambda answer: self._receive(lambda: self._answered(number, answer))
+            )
+            due = self._core.next_deadline()
+            left = self._config.renew_deadline_s if due is None else max(0.0, due - now)
+            self._agenda.after(left, lambda: self._receive(lambda: self._answered(number, unreachable("timeout"))))
+        due = self._core.next_deadline()
+        if due is not None:
+            self._alarm.set(max(due, now + PAST_DEADLINE_S))
+
+    def _answered(self, number: int, answer: bytes | StatusError) -> None:
+        if number != self._request:
+            return
+        self._request += 1
+        if isinstance(answer, StatusError):
+            self._core.on_error(answer, self._agenda.now)
+        else:
+            self._core.on_answer(answer, self._agenda.now)
+        self._turn()
+
+    def _end_term(self) -> None:
+        if self.process is not None:
+            self._trace.note(self._agenda.now, self.actor, "stop-leading", self._config.name)
+            self.process.kill()
+            self.process = None
+
+    def check(self) -> None:
+        self._core.check()
+        if self.process is not None:
+            self.process.check()
+
+
+class Candidates:
+    """All instances of one controller.  Owned by one simulation, which takes them for one process."""
+
+    def __init__(self, name: str, count: int, network: Network, rng: Rng, *, spawn: Spawn) -> None:
+        assert count > 1, f"{count} instances need no election"
+        self.actor = name
+        self.alive = True
+        #: terms that began
+        self.terms = 0
+        self._network = network
+        self._rng = rng
+        self._spawn = spawn
+        self._born = 0
+        self._candidates = [self._make() for _ in range(count)]
+
+    def _make(self) -> SimulatedCandidate:
+        self._born += 1
+        return SimulatedCandidate(
+            f"{self.actor}@{self._born}",
+            self.actor,
+            self._network,
+            self._rng.fork(),
+            spawn=self._spawn,
+            claim=self._begin_term,
+        )
+
+    def _begin_term(self, candidate: SimulatedCandidate) -> None:
+        self.terms += 1
+        for other in self._candidates:
+            if other is not candidate and other.leading():
+                raise Broken("one-leader", other.actor, f"{candidate.actor} comes to lead, and {other.actor} leads")
+
+    @property
+    def leader(self) -> SimulatedCandidate:
+        """The one that works; the first if none does."""
+        working = (candidate for candidate in self._candidates if candidate.process is not None)
+        return next(working, self._candidates[0])
+
+    def start(self) -> None:
+        for candidate in self._candidates:
+            candidate.start()
+
+    def kill(self) -> None:
+        self.alive = False
+        for candidate in self._candidates:
+            candidate.kill()
+
+    def crash(self) -> None:
+        """The leader dies without a word; another instance starts a little later."""
+        leader = self.leader
+        leader.kill()
+        self._replace(leader)
+
+    def hand_over(self) -> None:
+        """The leader is stopped in good order, as in a rolling update."""
+        leader = self.leader
+        leader.resign()
+        self._replace(leader)
+
+    def _replace(self, old: SimulatedCandidate) -> None:
+        fresh = self._make()
+        self._candidates[self._candidates.index(old)] = fresh
+        self._network.agenda.after(RESTART_S, lambda: fresh.start() if self.alive else None)
+
+    def pause(self, seconds: float) -> None:
+        self.leader.pause(seconds)
+
+    def wake(self) -> None:
+        for candidate in self._candidates:
+            candidate.wake()
+
+    def silence(self, resource: Resource) -> None:
+        process = self.leader.process
+        if process is not None:
+            process.silence(resource)
+
+    def cut_watches(self) -> None:
+        process = self.leader.process
+        if process is not None:
+            process.cut_watches()
+
+    def check(self) -> None:
+        for candidate in self._candidates:
+            candidate.check()
+        acting = [other.actor for other in self._candidates if other.process is not None and other.leading()]
+        if len(acting) != 1:
+            raise Broken("one-leader", self.actor, f"of {self.actor} {acting or 'nobody'} leads")
+
+    def stale(self, server: Server) -> str:
+        process = self.leader.process
+        return f"nobody leads of {self.actor}" if process is None else process.stale(server)

@@ -1,0 +1,218 @@
+"""A cluster without sockets or a clock: the production registry, store and controllers on virtual time.
+
+Everything is instant and nothing is lost here: each commit is durable at once and reaches every controller
+before the next one is planned.  Time moves only when no controller has anything to do, and then straight to the
+earliest deadline.  So a test reads as a story: do something, ``settle``, look.
+
+``BurstPace`` makes a cluster less instant: how much of a burst a controller sees at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from sliceplane.api.codec import decode, decode_document, encode
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.requests import Verb, Write
+from sliceplane.api.scheme import Resource, by_storage_key
+from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim.agenda import Agenda
+from sliceplane.lab.sim.server import Server
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.types import ListOptions, Target
+from sliceplane.server.store.types import EventType, Record, StoreEvent
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.controller.base import Controller, Done, EventNote, Job, MarkReader, as_told
+
+START: Final = 1_800_000_000.0  # 2027-01-15, far from any boundary
+#: steps without rest before ``settle`` says that the controllers run in a circle
+STEPS_MAX: Final = 100_000
+MAX_JOBS: Final = 16
+
+
+class BurstPace(msgspec.Struct, frozen=True, kw_only=True):
+    """How writes of controllers follow each other.
+
+    ``jobs_max``: jobs of a controller before others see what they did.  ``write_s``: seconds that a write takes; the
+    *eager* controller, of which the name is given, then works after each write of another one."""
+
+    jobs_max: int = MAX_JOBS
+    write_s: float = 0.0
+    eager: str = ""
+
+
+class Cluster(Server):
+    """Made by one test or one question, which alone calls it.  The others of its arguments are what it begins with."""
+
+    def __init__(
+        self,
+        *controllers: Controller,
+        seed: int = 1,
+        config: RegistryConfig | None = None,
+        records: Sequence[Record] = (),
+        revision: int = 1,
+        began: float = START,
+        field_manager: str = "",
+        pace: BurstPace | None = None,
+    ) -> None:
+        self._agenda = Agenda(began)
+        self._pace = pace or BurstPace()
+        super().__init__(self._agenda, Rng(seed), config, records, revision=revision, field_manager=field_manager)
+        self.notes: list[EventNote] = []
+        #: every write that a controller made, with its answer's code
+        self.writes: list[tuple[str, Write]] = []
+        self.listeners.append(self._deliver)
+        self.replace(*controllers)
+
+    @property
+    def now(self) -> float:
+        """As controllers see it; the server is ``ahead_s`` of that."""
+        return self._agenda.now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self._agenda.now = now
+
+    def replace(self, *controllers: Controller) -> None:
+        """Kill the controllers at this moment and start these in their place."""
+        self.controllers = controllers
+        for controller in controllers:
+            for selection in controller.info.watches:
+                projection = selection.resource.projection
+                for record in self.records(selection.resource):
+                    new: Object = decode(record.body, projection)
+                    controller.on_change(Change(selection.resource.key, None, new), self.now)
+                self._mark(controller, Mark(selection.resource.key, str(self.store.revision), listed=True))
+            controller.on_synced(self.now)
+
+    # The user's side
+
+    def create(self, resource: Resource, document: Document, namespace: str = "default") -> Document:
+        return self._ask("create", resource, namespace, document)
+
+    def patch(
+        self, resource: Resource, name: str, change: Document, *, namespace: str = "default", subresource: str = ""
+    ) -> Document:
+        """A merge patch."""
+        return self._ask("patch", resource, namespace, change, name=name, subresource=subresource)
+
+    def delete(self, resource: Resource, name: str, namespace: str = "default", **options: Any) -> Document:
+        return self._ask("delete", resource, namespace, options, name=name)
+
+    def get(self, resource: Resource, name: str, namespace: str = "default") -> Document:
+        return self._ask("get", resource, namespace, name=name)
+
+    def list(self, resource: Resource, namespace: str = "default", **options: Any) -> list[Document]:
+        target = Target(resource=resource, namespace=namespace if resource.namespaced else "")
+        page = self.registry.list(self._context(), target, ListOptions(**options))
+        return [decode_document(record.body) for record in page.records]
+
+    def _ask(
+        self,
+        verb: Verb,
+        resource: Resource,
+        namespace: str,
+        document: Document | None = None,
+        *,
+        name: str = "",
+        subresource: str = "",
+    ) -> Document:
+        write = Write(
+            verb=verb,
+            resource=resource,
+            namespace=namespace if resource.namespaced else "",
+            name=name,
+            subresource=subresource,
+            body=b"" if document is None else encode(document),
+        )
+        return decode_document(self.perform(write))
+
+    # The controllers' side
+
+    def _deliver(self, event: StoreEvent) -> None:
+        resource = by_storage_key(event.record.key.resource)
+        watching = [
+            controller
+            for controller in self.controllers
+            if any(selection.resource is resource for selection in controller.info.watches)
+        ]
+        if not watching:
+            return
+        projection = resource.projection
+        for controller in watching:
+            last: Object = decode(event.record.body, projection)
+            old: Object | None = decode(event.previous.body, projection) if event.previous else None
+            new = None if event.type is EventType.DELETED else last
+            controller.on_change(Change(resource.key, old, new), self.now)
+            self._mark(controller, Mark(resource.key, str(event.revision)))
+
+    def bookmark(self) -> None:
+        """Every watch says how far it is, as servers do once a minute."""
+        for controller in self.controllers:
+            for selection in controller.info.watches:
+                self._mark(controller, Mark(selection.resource.key, str(self.store.revision)))
+
+    def _mark(self, controller: Controller, mark: Mark) -> None:
+        if isinstance(controller, MarkReader):
+            controller.on_mark(mark, self.now)
+
+    def _run(self, controller: Controller, job: Job) -> None:
+        results: list[bytes] = []
+        error: StatusError | None = None
+        for write in job.writes:
+            try:
+                results.append(self.perform(write))
+                self.writes.append(("ok", write))
+            except StatusError as failure:
+                self.writes.append((failure.reason, write))
+                if failure.reason not in write.tolerate:
+                    error = as_told(write, failure)
+                    break
+                results.append(b"")
+            self._pass_write(controller)
+        controller.on_done(Done(job, tuple(results), error), self.now)
+
+    def _pass_write(self, writer: Controller) -> None:
+        """Time for a write of *writer*, in which the eager controller does what is due."""
+        pace = self._pace
+        if not pace.eager or writer.info.name == pace.eager:
+            return
+        self.now += pace.write_s
+        for controller in self.controllers:
+            if controller.info.name == pace.eager:
+                while self._turn(controller):
+                    pass
+
+    def settle(self, *, limit_s: float = 600.0) -> float:
+        """Run until no controller has anything to do before ``now + limit_s``.  Returns how many seconds passed."""
+        began = self.now
+        deadline = self.now + limit_s
+        for _ in range(STEPS_MAX):
+            if self._work():
+                continue
+            moments = [controller.next_deadline() for controller in self.controllers]
+            upcoming = min((moment for moment in moments if moment is not None), default=None)
+            if upcoming is None or upcoming > deadline:
+                return self.now - began
+            self.now = max(self.now, upcoming)
+        raise AssertionError(f"no rest after {STEPS_MAX} steps; last writes: {self.writes[-6:]}")
+
+    def _work(self) -> bool:
+        """One round of every controller; whether anything was done."""
+        return sum(self._turn(controller) for controller in self.controllers) > 0
+
+    def _turn(self, controller: Controller) -> bool:
+        work = controller.take_work(self.now, self._pace.jobs_max)
+        self.notes.extend(work.notes)
+        for job in work.jobs:
+            self._run(controller, job)
+        return bool(work.jobs)
+
+    def check(self) -> None:
+        super().check()
+        for controller in self.controllers:
+            controller.check()

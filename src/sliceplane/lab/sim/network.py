@@ -1,0 +1,117 @@
+"""Between a controller and the server: requests that get lost, doubled, late or refused.
+
+A request takes a few milliseconds each way.  A sender without an answer gives up after ``WRITE_TIMEOUT_S`` and gets
+what the production host gives: ``Unreachable``, the outcome unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from sliceplane.api.codec import decode
+from sliceplane.api.errors import StatusError, internal, unreachable
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Leases
+from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim.agenda import Agenda, Trace
+from sliceplane.lab.sim.collection import check_deletion
+from sliceplane.lab.sim.faults import FaultPlan
+from sliceplane.lab.sim.server import Server, described
+from sliceplane.watch.controller.base import Write
+
+#: as the production host's
+WRITE_TIMEOUT_S: Final = 40.0
+#: one way, in seconds
+LATENCY_MIN_S: Final = 0.0005
+LATENCY_MAX_S: Final = 0.02
+RETRY_AFTER_MAX_S: Final = 10
+
+Answer = Callable[[bytes | StatusError], None]
+
+
+class Network:
+    """Owned by one simulation, whose processes reach everything else by it."""
+
+    def __init__(self, agenda: Agenda, server: Server, faults: FaultPlan, trace: Trace, rng: Rng) -> None:
+        self.agenda = agenda
+        self.server = server
+        self.faults = faults
+        self.trace = trace
+        self._rng = rng
+        #: writes of controllers that reached the server
+        self.writes = 0
+
+    def latency(self) -> float:
+        return self._rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S)
+
+    def send(self, actor: str, write: Write, answer: Answer) -> None:
+        """*answer* is called exactly once."""
+        faults = self.faults
+        agenda = self.agenda
+        if faults.strikes("request-lost"):
+            self.trace.note(agenda.now, actor, write.verb, named(write), "request-lost")
+            agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
+        elif faults.strikes("request-late"):
+            late = WRITE_TIMEOUT_S + faults.draw("request-late", 0.0, 60.0)
+            self.trace.note(agenda.now, actor, write.verb, named(write), "request-late")
+            agenda.after(late, lambda: void(self._perform(actor, write)))  # its sender waits no more
+            agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
+        else:
+            agenda.after(self.latency(), lambda: self._arrive(actor, write, answer))
+
+    def _arrive(self, actor: str, write: Write, answer: Answer) -> None:
+        faults = self.faults
+        agenda = self.agenda
+        refusal = self.refusal()
+        if refusal is not None:
+            self.trace.note(agenda.now, actor, write.verb, named(write), described(refusal))
+            agenda.after(self.latency(), lambda: answer(refusal))
+            return
+        result = self._perform(actor, write)
+        if faults.strikes("request-twice"):
+            result = self._perform(f"{actor}(again)", write)
+        if faults.strikes("response-lost"):
+            self.trace.note(agenda.now, actor, write.verb, named(write), "response-lost")
+            agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
+            return
+        agenda.after(self.latency(), lambda: answer(result))
+
+    def refusal(self) -> StatusError | None:
+        """A server in trouble, for any request."""
+        if self.faults.strikes("server-error"):
+            return internal("etcdserver: request timed out")
+        if self.faults.strikes("throttled"):
+            seconds = 1 + self.faults.choose("throttled", RETRY_AFTER_MAX_S)
+            details = {"retryAfterSeconds": seconds}
+            message = "Too many requests, please try again later."
+            return StatusError(429, "TooManyRequests", message, details, retry_after_s=seconds)
+        return None
+
+    def _perform(self, actor: str, write: Write) -> bytes | StatusError:
+        renewal = write.resource is Leases  # there is no end of them
+        self.writes += write.verb not in ("get", "list", "probe") and not renewal
+        check_deletion(self.server, actor, write)
+        try:
+            answer = self.server.perform(write)
+        except StatusError as error:
+            self.trace.note(self.agenda.now, actor, write.verb, named(write), described(error))
+            return error
+        name = write.name
+        if write.verb == "create" and not write.subresource:
+            name = decode(answer, Object).metadata.name
+        if not renewal:
+            self.trace.note(
+                self.agenda.now, actor, write.verb, named(write, name), "ok", revision=self.server.store.revision
+            )
+        return answer
+
+
+def named(write: Write, name: str = "") -> str:
+    """``resource/namespace/name[/subresource]``, for the trace."""
+    parts = (write.resource.plural, write.namespace, name or write.name, write.subresource)
+    return "/".join(part for part in parts if part)
+
+
+def void(_: object) -> None:
+    """For deeds, which answer nothing."""

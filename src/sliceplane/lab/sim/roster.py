@@ -1,0 +1,130 @@
+"""The controllers that a simulation can run, by the names that ``--controllers`` takes.
+
+A new controller plugs in by one line here; the rest of the simulator knows only ``watch.controller.base.Controller``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from sliceplane.controllers.endpoints import EndpointsController
+from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
+from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.per_namespace import RootCaPublisher, ServiceAccountController
+from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
+from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.traffic_distribution import TrafficDistributionController
+from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.kubelet import KubeletController
+from sliceplane.emulation.nodes import EmulationConfig, make_nodes
+from sliceplane.emulation.replicaset import ReplicaSetController
+from sliceplane.kit.rng import Rng
+from sliceplane.slices.heuristics.shipped import find_shipped
+from sliceplane.slices.subsets import Subsetting
+from sliceplane.watch.controller.base import Controller
+
+ZONES: Final = ("zone-a", "zone-b", "zone-c")
+EMULATED_NODES: Final = 4
+#: small, so that a handful of Pods fill several slices
+MAX_ENDPOINTS: Final = 4
+WORKLOADS: Final = ("full", "classic")
+#: what every namespace must have
+AUTHORITY: Final = "-----BEGIN CERTIFICATE-----\nsimulated\n-----END CERTIFICATE-----\n"
+_SETUP_SALT: Final = 0x5E7
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """With which flags the plane runs.  ``instances``: of the slice controller; of several, the leader alone works."""
+
+    subsetting: Subsetting = Subsetting.OFF
+    defragment: bool = False
+    instances: int = 1
+    max_endpoints: int = MAX_ENDPOINTS
+    hold: bool = False
+    probe: bool = False
+
+
+def draw_setup(workload: str, seed: int) -> Setup:
+    """What a seed runs with; ``classic`` knows no flags.  Draws from a generator of its own."""
+    assert workload in WORKLOADS, f"workload {workload!r}"
+    if workload == "classic":
+        return Setup()
+    rng = Rng(seed ^ _SETUP_SALT).fork()
+    return Setup(
+        subsetting=tuple(Subsetting)[rng.below(len(Subsetting))],
+        defragment=rng.below(2) == 0,
+        instances=1 + rng.below(2),
+        hold=rng.below(2) == 0,
+    )
+
+
+class RosterEntry(msgspec.Struct, frozen=True):
+    """``agent``: one of its kind stands beside a node; it has no second instance that could overlap."""
+
+    make: Callable[[Setup], Controller]
+    agent: bool = False
+    elected: bool = False
+
+
+def _endpointslice(setup: Setup) -> Controller:
+    config = EndpointSliceConfig(
+        max_endpoints_per_slice=setup.max_endpoints,
+        hold_mass_removals=setup.hold,
+        probe_held=setup.probe,
+        subsetting=None if setup.subsetting is Subsetting.OFF else setup.subsetting,
+        defragment=setup.defragment,
+    )
+    return EndpointSliceController(config)
+
+
+def _kubelet(_: Setup) -> Controller:
+    nodes = make_nodes(EMULATED_NODES, ZONES)
+    return KubeletController(EmulationConfig(nodes=nodes, start_s=0.2, ready_s=1.0, termination_s=2.0))
+
+
+ROSTER: Final[Mapping[str, RosterEntry]] = {
+    "endpointslice": RosterEntry(_endpointslice, elected=True),
+    "garbage-collector": RosterEntry(lambda _: GarbageCollector()),
+    "namespace": RosterEntry(lambda _: NamespaceController()),
+    "resourcequota": RosterEntry(lambda _: ResourceQuotaController()),
+    "serviceaccount": RosterEntry(lambda _: ServiceAccountController()),
+    "deployment": RosterEntry(lambda _: DeploymentController()),
+    "replicaset": RosterEntry(lambda _: ReplicaSetController()),
+    "kubelet": RosterEntry(_kubelet, agent=True),
+    "root-ca": RosterEntry(lambda _: RootCaPublisher(AUTHORITY)),
+    "traffic-distribution": RosterEntry(lambda _: TrafficDistributionController(find_shipped)),
+    "endpoints": RosterEntry(lambda _: EndpointsController()),
+    "endpointslice-mirroring": RosterEntry(lambda _: EndpointSliceMirroringController()),
+    "pod-garbage-collector": RosterEntry(lambda _: PodGarbageCollector()),
+}
+#: those that recorded seeds of the classic workload ran with
+CLASSIC: Final = tuple(ROSTER)[:8]
+
+
+def all_controllers(workload: str) -> tuple[str, ...]:
+    """Those that ``all`` means."""
+    return CLASSIC if workload == "classic" else tuple(ROSTER)
+
+
+def parse_controllers(text: str) -> tuple[str, ...]:
+    """``all`` or names with commas.  Raises ``ValueError`` with a sentence."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if names == ("all",):
+        return tuple(ROSTER)
+    unknown = [name for name in names if name not in ROSTER]
+    if unknown or not names:
+        raise ValueError(f"{unknown[0] if unknown else text!r} is no controller; there are {', '.join(ROSTER)}, all")
+    return tuple(name for name in ROSTER if name in names)
+
+
+def makers(setup: Setup, authority: str) -> dict[str, Callable[[], Controller]]:
+    """How each controller of a simulation is made, by the name that it gives itself; *authority* as it was recorded."""
+    made = {entry.make(setup).info.name: partial(entry.make, setup) for entry in ROSTER.values()}
+    publisher = RootCaPublisher(authority)
+    return {**made, publisher.info.name: lambda: RootCaPublisher(authority)}

@@ -1,0 +1,329 @@
+"""API servers that take time: requests, and streams of nodes, share one processor and one link a server.
+
+A server turns as the production one does (``server.io.requests.watch``): in each turn every request that waits is
+done, then a few streams write what their queues hold, so that an event for thousands delays no request by more than a
+turn.  State is one: registry and store are those of ``lab.sim.server``, and each server has a watch hub of its own.
+
+Streams that are written to in one turn hold the same, so one watcher of the hub stands for all of a turn: a *row*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec.structs import replace
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection, Write
+from sliceplane.api.scheme import EndpointSlices
+from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim.agenda import Agenda, Alarm, Deed, Trace
+from sliceplane.lab.sim.faults import FaultPlan
+from sliceplane.lab.sim.network import Answer, Network
+from sliceplane.lab.sim.scale.measures import ScaleMeasures
+from sliceplane.lab.sim.scale.plan import Costs
+from sliceplane.lab.sim.server import ADMIN, Server
+from sliceplane.server.documents.wire import event_bytes
+from sliceplane.server.registry.direct import interest_of
+from sliceplane.server.registry.types import Context, ListOutcome, Target, WatchOptions
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.types import Record
+from sliceplane.server.store.watcher import QUEUE_BYTES_MAX, Interest, Item, Watcher, nothing
+
+#: as production streams: what one write carries, what a stream writes in a turn, and how many streams do
+SEND_BYTES: Final = 32 * 1024
+TURN_BYTES: Final = 128 * 1024
+STREAMS_PER_TURN: Final = 16
+#: what sockets hold for a server's streams before these wait for the link, in seconds of the link
+SOCKETS_S: Final = 0.25
+FRAME_BYTES: Final = event_bytes(b"", "json") + len(b"1000\r\n\r\n")
+
+
+class StreamRow:
+    """The streams of *nodes* nodes of one *zone*, which are written to in the same turn."""
+
+    __slots__ = ("front", "held", "nodes", "on_items", "on_lost", "reads", "scheduled", "watcher", "zone")
+
+    def __init__(self, front: Front, nodes: int, zone: int, interest: Interest, since: int) -> None:
+        self.front = front
+        self.nodes = nodes
+        self.zone = zone
+        #: the machines are there and read
+        self.reads = True
+        self.scheduled = False
+        #: taken from the hub's queue, not written yet
+        self.held: deque[Item] = deque()
+        #: of a node that is run
+        self.on_items: Callable[[tuple[Item, ...], float], None] | None = None
+        self.on_lost: Callable[[StatusError], None] | None = None
+        self.watcher = front.open(self, interest, since)
+
+    def wake(self) -> None:
+        if not self.scheduled and self.reads:
+            self.scheduled = True
+            self.front.add_stream(self)
+
+
+@dataclass(slots=True)
+class FrontFigures:
+    """Of one server; bytes and events are those of nodes."""
+
+    busy_s: float = 0.0
+    requests: int = 0
+    events: int = 0
+    sent_bytes: int = 0
+    listed_bytes: int = 0
+    lost_watches: int = 0
+    #: bytes by second of virtual time
+    by_second: dict[int, int] = field(default_factory=dict)
+    #: when the link was full first, and when a watch was lost first
+    link_full_at: float | None = None
+    lost_at: float | None = None
+
+
+class Front:
+    """One server process."""
+
+    def __init__(self, server: ScaleServer, link_bytes_s: float) -> None:
+        self.hub = Hub(server.store)
+        self.rows: list[StreamRow] = []
+        self.figures = FrontFigures()
+        self._server = server
+        self._agenda = server.agenda
+        self._costs = server.costs
+        self._link_bytes_s = link_bytes_s
+        self._link_free_at = 0.0
+        #: when the processor has done what it was given
+        self._free_at = 0.0
+        self._requests: deque[tuple[float, Deed]] = deque()
+        self._streams: deque[StreamRow] = deque()
+        #: when the next turn is; infinite: there is nothing to do
+        self._turn_at = math.inf
+        self._alarm = Alarm(self._agenda, self._tick)
+
+    # In
+
+    def ask(self, cost_s: float, deed: Deed) -> None:
+        """*deed* when the processor has spent *cost_s* on it."""
+        self._requests.append((cost_s, deed))
+        self.figures.requests += 1
+        self._go()
+
+    def add_stream(self, row: StreamRow) -> None:
+        self._streams.append(row)
+        self._go()
+
+    def open(self, row: StreamRow, interest: Interest, since: int) -> Watcher:
+        watcher = self.hub.subscribe(interest, now=self._agenda.now, since=since, bookmarks=True)
+        watcher.notify = row.wake
+        self._alarm.set(self.hub.next_deadline())
+        row.wake()
+        return watcher
+
+    def list_for(self, nodes: int, size: int, deed: Deed = nothing) -> None:
+        """A list of *size* bytes for so many nodes."""
+        self.figures.listed_bytes += nodes * size
+        self.ask(nodes * size * self._costs.event_byte_s, deed)
+
+    def _tick(self) -> None:
+        self.hub.on_tick(self._agenda.now)
+        self._alarm.set(self.hub.next_deadline())
+
+    @property
+    def waiting_requests(self) -> int:
+        return len(self._requests)
+
+    @property
+    def under_way(self) -> bool:
+        """Something was sent and has not arrived."""
+        return self._link_free_at + self._costs.one_way_s > self._agenda.now
+
+    # Turns
+
+    def _go(self) -> None:
+        """Streams wait for the processor and the link, requests for the processor alone."""
+        at = max(self._agenda.now, self._free_at)
+        if not self._requests:
+            at = max(at, self._link_free_at - SOCKETS_S)
+        if at < self._turn_at:
+            self._turn_at = at
+            self._agenda.at(at, lambda: self._turn(at))
+
+    def _turn(self, of: float) -> None:
+        if of != self._turn_at:
+            return  # an earlier one took its place
+        self._turn_at = -math.inf  # streams that come again meanwhile wait for the end of this turn
+        began = at = self._agenda.now
+        for _ in range(len(self._requests)):
+            cost_s, deed = self._requests.popleft()
+            at += cost_s
+            self._agenda.at(at, deed)
+        nodes = 0
+        while self._streams and nodes < STREAMS_PER_TURN and self._link_free_at - SOCKETS_S <= at:
+            row = self._streams.popleft()
+            nodes += row.nodes
+            at = self._write(row, at)
+        self.figures.busy_s += at - began
+        self._free_at = at
+        self._turn_at = math.inf
+        if self._requests or self._streams:
+            self._go()
+
+    def _write(self, row: StreamRow, at: float) -> float:
+        """A turn's worth of what *row* holds, to each of its nodes; when that is done."""
+        row.scheduled = False
+        watcher = row.watcher
+        if not row.reads:
+            return at
+        if watcher.error is not None:
+            row.held.clear()
+            self._agenda.at(at, lambda: self._lost(row))
+            return at
+        if not row.held:
+            row.held.extend(watcher.take(SEND_BYTES))
+        items, writes, size = _portions(row.held)
+        if row.held or watcher.pending:
+            row.wake()
+        if not items:
+            return at
+        nodes = row.nodes
+        at += nodes * (writes * self._costs.event_s + size * self._costs.event_byte_s)
+        figures = self.figures
+        figures.events += nodes * len(items)
+        figures.sent_bytes += nodes * size
+        second = int(at)
+        figures.by_second[second] = figures.by_second.get(second, 0) + nodes * size
+        self._link_free_at = max(self._link_free_at, at) + nodes * size / self._link_bytes_s
+        if self._link_free_at - at > SOCKETS_S and figures.link_full_at is None:
+            figures.link_full_at = at
+        there = self._link_free_at + self._costs.one_way_s
+        self._server.measures.arrived(items, nodes, there)
+        if row.on_items is not None:
+            row.on_items(items, there)
+        return at
+
+    def _lost(self, row: StreamRow) -> None:
+        """The hub gave the watch up: the nodes list again, and watch from there."""
+        figures = self.figures
+        figures.lost_watches += row.nodes
+        if figures.lost_at is None:
+            figures.lost_at = self._agenda.now
+        interest, error = row.watcher.interest, row.watcher.error
+        if row.on_lost is not None and error is not None:
+            row.on_lost(error)
+            return
+        size = sum(len(record.body) for record in self._server.store.list(interest.resource).records)
+
+        def again() -> None:
+            self._server.measures.listed(row.watcher.seen, row.nodes, self._agenda.now)
+            row.watcher = self.open(row, interest, self.hub.revision)
+
+        self.list_for(row.nodes, size, again)
+
+
+def _portions(held: deque[Item]) -> tuple[tuple[Item, ...], int, int]:
+    """A turn's worth taken from *held*, in how many writes it is carried, and its bytes; as the production stream
+    joins them."""
+    items: list[Item] = []
+    writes = size = room = 0
+    while held:
+        length = len(held[0].data) + FRAME_BYTES
+        if length > room:
+            if size >= TURN_BYTES:
+                break
+            writes += 1
+            room = max(SEND_BYTES, length)
+        room -= length
+        size += length
+        items.append(held.popleft())
+    return tuple(items), writes, size
+
+
+class ScaleServer(Server):
+    """``lab.sim.server`` whose nodes come to *fronts*: they are told from controllers by their selectors."""
+
+    def __init__(
+        self, agenda: Agenda, rng: Rng, records: Sequence[Record], costs: Costs, measures: ScaleMeasures
+    ) -> None:
+        self.fronts: list[Front] = []
+        self.costs = costs
+        self.measures = measures
+        self.agenda = agenda
+        #: commits
+        self.events = 0
+        super().__init__(agenda, rng, records=records)
+
+    def _publish(self) -> None:
+        self.store.take_staged()
+        events = self.store.on_durable(self.store.staged_revision)
+        self.events += len(events)
+        for hub in (self.hub, *(front.hub for front in self.fronts)):
+            hub.publish(events)
+        for event in events:
+            for listener in self.listeners:
+                listener(event)
+
+    def interest(self, selection: Selection) -> Interest:
+        options = WatchOptions(
+            label_selector=selection.label_selector, field_selector=selection.field_selector, allow_bookmarks=True
+        )
+        plan = self.registry.watch_plan(
+            Context(now=self.agenda.now, user=ADMIN), Target(resource=selection.resource), options
+        )
+        return replace(interest_of(plan), local=False)
+
+    def page(self, selection: Selection, limit: int, continue_token: str) -> ListOutcome:
+        page = super().page(selection, limit, continue_token)
+        if selection.label_selector and self.fronts:
+            self.fronts[-1].list_for(1, sum(len(record.body) for record in page.records))
+        return page
+
+    def watch(self, selection: Selection, version: str, timeout_s: int) -> Watcher:
+        if not selection.label_selector:
+            return super().watch(selection, version, timeout_s)
+        front = self.fronts[-1]
+        interest = self.interest(selection)
+        row = StreamRow(front, 1, -1, interest, int(version))
+        watcher = Watcher(
+            0, interest, since=int(version), bound=QUEUE_BYTES_MAX, bookmarks=True, ends_at=None,
+            after_close=lambda _: front.hub.unsubscribe(row.watcher),
+        )  # fmt: skip
+
+        def arrive(items: tuple[Item, ...], at: float) -> None:
+            def told() -> None:
+                watcher.queue.extend(items)
+                watcher.notify()
+
+            self.agenda.at(at, told)
+
+        def lost(error: StatusError) -> None:
+            watcher.close(error)
+            watcher.notify()
+
+        row.on_items, row.on_lost = arrive, lost
+        return watcher
+
+
+class ScaleNetwork(Network):
+    """Requests take their way, their turn at a server and the disk's time; none is lost."""
+
+    def __init__(self, agenda: Agenda, server: ScaleServer, trace: Trace, rng: Rng) -> None:
+        super().__init__(agenda, server, FaultPlan({}, rng), trace, rng)
+        self._fronts = server.fronts
+        self._costs = server.costs
+        self._sent = 0
+
+    def latency(self) -> float:
+        return self._costs.one_way_s
+
+    def send(self, actor: str, write: Write, answer: Answer) -> None:
+        costs = self._costs
+        cost_s = costs.slice_write_s if write.resource is EndpointSlices else costs.pod_write_s
+        front = self._fronts[self._sent % len(self._fronts)]
+        self._sent += 1
+        arrive = lambda: self._arrive(actor, write, answer)  # noqa: E731
+        self.agenda.after(costs.one_way_s, lambda: front.ask(cost_s, lambda: self.agenda.after(costs.commit_s, arrive)))

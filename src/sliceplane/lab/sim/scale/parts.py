@@ -1,0 +1,164 @@
+"""The controller and the sampled nodes as processes that take time."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import LABEL_SERVICE_PROXY_NAME, EndpointSlice
+from sliceplane.api.gates import Gates
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EndpointSlices, Services
+from sliceplane.consume.selections import common_selector
+from sliceplane.controllers.endpointslice import EndpointSliceController
+from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim.actor import Actor
+from sliceplane.lab.sim.agenda import Alarm, Deed
+from sliceplane.lab.sim.process import Process
+from sliceplane.lab.sim.scale.front import ScaleNetwork
+from sliceplane.lab.sim.scale.measures import ScaleMeasures
+from sliceplane.lab.sim.scale.plan import ScalePlan
+from sliceplane.lab.sim.streams import informers_of
+from sliceplane.node.nft.table import nft_plane
+from sliceplane.node.plane import NodePlaneConfig
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Job
+
+SLICES: Final = Selection(EndpointSlices, label_selector=common_selector(Gates()))
+SERVICES: Final = Selection(
+    Services, label_selector=f"!{LABEL_SERVICE_PROXY_NAME}", field_selector="spec.clusterIP!=None"
+)
+
+
+class BusyProcess(Process):
+    """The EndpointSlice controller: what comes waits in an inbox until its processor is free."""
+
+    def __init__(self, plan: ScalePlan, network: ScaleNetwork, rng: Rng, measures: ScaleMeasures) -> None:
+        self.slices = EndpointSliceController(plan.controller)
+        super().__init__("endpointslice", lambda: self.slices, network, rng)
+        self._costs = plan.costs
+        self._measures = measures
+        self._inbox: deque[Deed] = deque()
+        self._looking = False
+        self._spent_s = 0.0
+        self.busy_s = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """What came and was not looked at yet."""
+        return len(self._inbox)
+
+    @property
+    def idle(self) -> bool:
+        return not (self._inbox or self._looking or self._jobs or self.slices.waiting)
+
+    def _receive(self, deed: Deed) -> None:
+        self._inbox.append(deed)
+        if not self._looking:
+            self._looking = True
+            self._agenda.after(0.0, self._look)
+
+    def _look(self) -> None:
+        self._spent_s = 0.0
+        self._inbox.popleft()()
+        self.busy_s += self._spent_s
+        if self._inbox:
+            self._agenda.after(self._spent_s, self._look)
+        elif self._spent_s:
+            self._agenda.after(self._spent_s, self._rest)
+        else:
+            self._looking = False
+
+    def _rest(self) -> None:
+        if self._inbox:
+            self._look()
+        else:
+            self._looking = False
+
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        self._spent_s += len(changes) * self._costs.controller_event_s
+        super()._on_changes(changes)
+
+    def _next_write(self, job: Job, results: tuple[bytes, ...]) -> None:
+        if len(results) < len(job.writes):
+            self._spent_s += self._costs.controller_write_s
+        if not results:
+            self._measures.on_plan(job.key, self._agenda.now)
+        super()._next_write(job, results)
+
+
+class SampledNode(Actor):
+    """A node proxy: informers, the tracker, the rules and their transactions; only the kernel is not there."""
+
+    def __init__(self, node: Node, plan: ScalePlan, network: ScaleNetwork, rng: Rng, measures: ScaleMeasures) -> None:
+        super().__init__(f"proxy-{node.metadata.name}", network)
+        self.plane = nft_plane("IPv4", NodePlaneConfig(node_name=node.metadata.name))
+        self.synced = False
+        self.commands = 0
+        self._node = node
+        self._write_s = plan.costs.node_write_s
+        self._measures = measures
+        #: revisions of slices that the next transaction has
+        self._waiting: list[int] = []
+        self._alarm = Alarm(self._agenda, self._turn)
+        self._informers = informers_of(
+            (SERVICES, SLICES),
+            network,
+            rng,
+            receive=self._receive,
+            deliver=self._on_changes,
+            on_synced=self._on_synced,
+            on_mark=lambda _: None,
+        )
+
+    def start(self) -> None:
+        self.plane.on_node(self._node, self._agenda.now)
+        for informer in self._informers:
+            informer.start()
+
+    @property
+    def idle(self) -> bool:
+        return self.synced and not self._waiting and not self.plane.schedule.running
+
+    @property
+    def held(self) -> dict[str, str]:
+        """Versions of slices by key."""
+        cache = self._informers[1].reflector.cache
+        return {item.metadata.key: item.metadata.resource_version for item in cache}
+
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        now = self._agenda.now
+        for change in changes:
+            match change.object:
+                case Service():
+                    self.plane.on_service(*change.typed(Service), now)
+                case EndpointSlice() as subject:
+                    self.plane.on_slice(*change.typed(EndpointSlice), now)
+                    self._waiting.append(int(subject.metadata.resource_version))
+        self._alarm.set(self.plane.schedule.next_deadline())
+
+    def _on_synced(self) -> None:
+        self.synced = True
+        self.plane.on_synced(self._agenda.now)
+        self._alarm.set(self.plane.schedule.next_deadline())
+
+    def _turn(self) -> None:
+        now = self._agenda.now
+        if self.plane.schedule.due(now):
+            waiting, self._waiting = self._waiting, []
+            transaction = self.plane.take_transaction(now)
+            if transaction is None:
+                self._measures.on_kernel(waiting, now)
+            else:
+                self.commands += transaction.size
+                self._agenda.after(self._write_s, lambda: self._written(waiting))
+                return
+        self._alarm.set(self.plane.schedule.next_deadline())
+
+    def _written(self, waiting: list[int]) -> None:
+        now = self._agenda.now
+        self.plane.on_success(now)
+        self._measures.on_kernel(waiting, now)
+        self._alarm.set(self.plane.schedule.next_deadline())

@@ -1,0 +1,154 @@
+"""What happens to the cluster: Services are rolled out, a few at a time, and then a zone is lost.
+
+A rollout replaces a quarter of a Service's Pods at a time, as a Deployment does with its default surge: newcomers are
+made, turn ready, and as many of the old are deleted.  Of a lost zone nothing is heard: its nodes read no more, and
+after the grace their Nodes are Unknown and their Pods are marked not ready, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from sliceplane.api.codec import encode
+from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Write
+from sliceplane.api.scheme import Nodes, Pods
+from sliceplane.lab.sim.agenda import Agenda
+from sliceplane.lab.sim.documents import pod_status
+from sliceplane.lab.sim.network import named
+from sliceplane.lab.sim.scale.cluster import namespace_of, node_status, pod_address, pod_document, pod_name, pods_of
+from sliceplane.lab.sim.scale.front import ScaleNetwork
+from sliceplane.lab.sim.scale.plan import ScalePlan, node_name
+from sliceplane.server.store.watcher import nothing
+
+
+class People:
+    """Owned by one run.  ``busy`` counts what is under way."""
+
+    def __init__(self, plan: ScalePlan, agenda: Agenda, network: ScaleNetwork) -> None:
+        self._plan, self._agenda, self._network = plan, agenda, network
+        #: Service -> its Pods by number, the oldest first; all but the lost zone's are ready
+        self.pods: dict[int, deque[int]] = {}
+        self._next_pod = plan.pods
+        self._to_roll: deque[int] = deque()
+        self.busy = 0
+        self.replaced = 0
+        self.marked = 0
+        self.refused: list[str] = []
+
+    def pods_now(self, service: int) -> deque[int]:
+        return self.pods.setdefault(service, deque(pods_of(self._plan, service)))
+
+    def _send(self, write: Write, then: Callable[[], None] = nothing) -> None:
+        self.busy += 1
+
+        def answered(answer: bytes | StatusError) -> None:
+            self.busy -= 1
+            if isinstance(answer, StatusError):
+                self.refused.append(f"{write.verb} {named(write)}: {answer}")
+            else:
+                then()
+
+        self._network.send("people", write, answered)
+
+    def _later(self, delay_s: float, deed: Callable[[], None]) -> None:
+        self.busy += 1
+
+        def do() -> None:
+            self.busy -= 1
+            deed()
+
+        self._agenda.after(delay_s, do)
+
+    # Rollouts
+
+    def roll_out(self) -> None:
+        """Services are spread over all of them, and begin one after the other."""
+        plan = self._plan
+        self._to_roll.extend(number * plan.services // plan.rolling for number in range(plan.rolling))
+        lanes = min(plan.at_once, plan.rolling)
+        for lane in range(lanes):
+            self._later(plan.ready_s * lane / lanes, self._next_service)
+
+    def _next_service(self) -> None:
+        if self._to_roll:
+            service = self._to_roll.popleft()
+            self._step(service, len(self.pods_now(service)))
+
+    def _step(self, service: int, left: int) -> None:
+        if not left:
+            self._next_service()
+            return
+        pods = self.pods_now(service)
+        count = min(left, max(1, len(pods) // 4))
+        waiting = count
+
+        def one_ready() -> None:
+            nonlocal waiting
+            waiting -= 1
+            self._remove(service, pods.popleft())
+            if not waiting:
+                self._step(service, left - count)
+
+        for _ in range(count):
+            number = self._next_pod
+            self._next_pod += 1
+            pods.append(number)
+            self._create(service, number, one_ready)
+
+    def _create(self, service: int, number: int, ready: Callable[[], None]) -> None:
+        document = pod_document(number, service, number % self._plan.nodes)
+        head = {"apiVersion": Pods.api_version, "kind": Pods.kind}
+        create = Write(
+            verb="create", resource=Pods, namespace=namespace_of(service), name="", body=encode({**head, **document})
+        )
+        run = lambda: self._send(_told(service, number, ready=True), ready)  # noqa: E731
+        self._send(create, lambda: self._later(self._plan.ready_s, run))
+
+    def _remove(self, service: int, number: int) -> None:
+        self.replaced += 1
+        delete = Write(verb="delete", resource=Pods, namespace=namespace_of(service), name=pod_name(number), body=b"")
+        gone = lambda: self._send(replace(delete, body=encode({"gracePeriodSeconds": 0})))  # noqa: E731
+        self._send(delete, lambda: self._later(self._plan.termination_s, gone))
+
+    # A zone
+
+    def lose_zone(self, zone: int) -> None:
+        """After the grace its Nodes and then its Pods are marked, at the rate of the node life-cycle controller."""
+        plan = self._plan
+        on_node: dict[int, list[tuple[int, int]]] = {}
+        for service in range(plan.services):
+            for pod in self.pods_now(service):
+                if pod % plan.nodes % plan.zones == zone:
+                    on_node.setdefault(pod % plan.nodes, []).append((service, pod))
+        at = plan.node_grace_s
+        for node in range(zone, plan.nodes, plan.zones):
+            self._later(at, lambda node=node: self._mark_node(node))  # type: ignore[misc]  # a default binds the loop's value
+            at += 1 / plan.marks_per_s
+            for service, pod in on_node.get(node, ()):
+                self._later(at, lambda service=service, pod=pod: self._mark_pod(service, pod))  # type: ignore[misc]  # the same
+                at += 1 / plan.marks_per_s
+
+    def _mark_node(self, node: int) -> None:
+        status = encode({"status": node_status(ready=False)})
+        self._send(
+            Write(verb="patch", resource=Nodes, namespace="", name=node_name(node), subresource="status", body=status)
+        )
+
+    def _mark_pod(self, service: int, pod: int) -> None:
+        self.marked += 1
+        self._send(_told(service, pod, ready=False))
+
+
+def _told(service: int, pod: int, *, ready: bool) -> Write:
+    """What its kubelet, or the node life-cycle controller, says of a Pod."""
+    return Write(
+        verb="patch",
+        resource=Pods,
+        namespace=namespace_of(service),
+        name=pod_name(pod),
+        subresource="status",
+        body=encode(pod_status([pod_address(pod)], ready=ready)),
+    )

@@ -1,0 +1,167 @@
+"""The API server of a simulation: production registry, store and hub; a commit is durable at once.
+
+Requests arrive through ``network``, which alone knows about loss.  This file only performs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document
+from sliceplane.api.requests import NOT_REFUSED, PortProbe, Selection, Write, listed_items
+from sliceplane.api.scheme import Resource
+from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim.agenda import Agenda, Alarm
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.registry.direct import interest_of, step_of
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import Context, ListOptions, ListOutcome, Target, User, WatchOptions, WriteOptions
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.snapshot import restored
+from sliceplane.server.store.types import Key, Record, StoreEvent
+from sliceplane.server.store.watcher import Watcher
+
+ADMIN: Final = User(name="admin", groups=("system:masters",))
+
+
+class OpenTokens:
+    """A ``TokenService`` without a key: a token is its claims, which every reader can read."""
+
+    issuer = "https://simulated"
+    audiences: tuple[str, ...] = (issuer,)
+
+    def sign(self, claims: Document) -> str:
+        return encode(claims).decode()
+
+    def read(self, token: str) -> Document | User | None:
+        try:
+            return decode_document(token.encode())
+        except ValueError:
+            return None
+
+
+class Server:
+    """Owned by one simulation.  ``listeners`` are told of every commit, after the watches."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        rng: Rng,
+        config: RegistryConfig | None = None,
+        records: Sequence[Record] = (),
+        *,
+        revision: int = 1,
+        field_manager: str = "",
+    ) -> None:
+        """*records*: what is there when it starts, at *revision* at least.  *field_manager*: of all who write."""
+        self._agenda = agenda
+        self._options = WriteOptions(field_validation="Strict", field_manager=field_manager)
+        #: how far this machine's clock is ahead of the controllers'
+        self.ahead_s = 0.0
+        revision = max([revision, *(record.revision for record in records)])
+        self.store = Store.restore(restored(records), revision, revision)
+        self.registry = Registry(self.store, rng=rng, config=config, tokens=OpenTokens())
+        self.hub = Hub(self.store)
+        #: addresses of Pods that take no connections
+        self.refusing: set[str] = set()
+        self.listeners: list[Callable[[StoreEvent], None]] = []
+        self._alarm = Alarm(agenda, self._tick)
+        self.registry.bootstrap(self._clock())
+        self._publish()
+
+    def _clock(self) -> float:
+        return self._agenda.now + self.ahead_s
+
+    def _context(self) -> Context:
+        return Context(now=self._clock(), user=ADMIN)
+
+    # What clients ask
+
+    def perform(self, write: Write) -> bytes:
+        """A write, or one of the reads.  Raises ``StatusError``."""
+        if write.verb == "probe":
+            return b"" if msgspec.json.decode(write.body, type=PortProbe).ip in self.refusing else NOT_REFUSED
+        if write.verb == "list":
+            listed = self.page(Selection(write.resource, write.namespace, write.label_selector), 0, "")
+            return listed_items(record.body for record in listed.records)
+        if write.verb == "get":
+            target = Target(resource=write.resource, namespace=write.namespace, name=write.name)
+            return self.registry.get(self._context(), target).body
+        outcome = step_of(self.registry, self._context(), write, self._options)()
+        self._publish()
+        return outcome.body
+
+    def _publish(self) -> None:
+        self.store.take_staged()
+        events = self.store.on_durable(self.store.staged_revision)
+        self.hub.publish(events)
+        for event in events:
+            for listener in self.listeners:
+                listener(event)
+
+    def page(self, selection: Selection, limit: int, continue_token: str) -> ListOutcome:
+        """Raises ``StatusError``."""
+        options = ListOptions(
+            label_selector=selection.label_selector,
+            field_selector=selection.field_selector,
+            limit=limit,
+            continue_token=continue_token,
+        )
+        target = Target(resource=selection.resource, namespace=selection.namespace)
+        return self.registry.list(self._context(), target, options)
+
+    def watch(self, selection: Selection, version: str, timeout_s: int) -> Watcher:
+        """Raises ``StatusError``.  The caller sets ``notify`` and takes."""
+        options = WatchOptions(
+            label_selector=selection.label_selector,
+            field_selector=selection.field_selector,
+            resource_version=version,
+            allow_bookmarks=True,
+            timeout_s=timeout_s,
+        )
+        target = Target(resource=selection.resource, namespace=selection.namespace)
+        plan = self.registry.watch_plan(self._context(), target, options)
+        now = self._agenda.now
+        watcher = self.hub.subscribe(
+            interest_of(plan), now=now, since=plan.since, initial=plan.initial, bookmarks=True, ends_at=now + timeout_s
+        )
+        self._alarm.set(self.hub.next_deadline())
+        return watcher
+
+    # What invariants look at
+
+    def records(self, resource: Resource, namespace: str = "") -> tuple[Record, ...]:
+        """The truth; no request."""
+        return self.store.list(resource.storage_key, namespace=namespace).records
+
+    def documents(self, resource: Resource, namespace: str = "") -> list[Document]:
+        return [decode_document(record.body) for record in self.records(resource, namespace)]
+
+    def find(self, resource: Resource, namespace: str, name: str) -> Document | None:
+        record = self.store.get(Key(resource.storage_key, namespace, name))
+        return None if record is None else decode_document(record.body)
+
+    # Time
+
+    def forget_history(self) -> None:
+        self.store.compact(self.store.revision)
+
+    def _tick(self) -> None:
+        self.hub.on_tick(self._agenda.now)
+        self._alarm.set(self.hub.next_deadline())
+
+    def check(self) -> None:
+        self.store.check()
+        self.registry.check()
+        self.hub.check()
+
+
+def described(error: StatusError) -> str:
+    """For the trace."""
+    return f"{error.code}/{error.reason}"

@@ -1,0 +1,374 @@
+"""One run: a seed, a workload, a plan of faults, and the verdict.
+
+::
+
+    step step step ... quiet point | step step step ... quiet point | ...
+
+A step is one action of the workload, perhaps some faults, and a little time.  At a quiet point faults stop, processes
+that stand still go on, and time passes until no commit came for ``QUIET_S``; if that takes longer than
+``CONVERGE_MAX_S`` something runs in a circle.  Then every invariant is checked.
+
+Everything that draws has a generator of its own, forked from the seed in a fixed order; the history of the first k
+steps is the same however many follow, which is what shrinking relies on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from sliceplane.api.scheme import Leases
+from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim import deeds
+from sliceplane.lab.sim.agenda import Agenda, Trace
+from sliceplane.lab.sim.candidates import Candidates
+from sliceplane.lab.sim.drains import DrainWatch
+from sliceplane.lab.sim.faults import KINDS, LEVELS, FaultPlan
+from sliceplane.lab.sim.invariants import INVARIANTS, World
+from sliceplane.lab.sim.network import Network
+from sliceplane.lab.sim.process import ControllerFault, Process
+from sliceplane.lab.sim.proxies import Proxies
+from sliceplane.lab.sim.removals import HELD_MAX_S, Removals
+from sliceplane.lab.sim.roster import ROSTER, WORKLOADS, Setup, draw_setup
+from sliceplane.lab.sim.server import Server
+from sliceplane.lab.sim.steady import Broken, Steady
+from sliceplane.lab.sim.view import View, service_of
+from sliceplane.lab.sim.workload import SimulatedWorkload
+from sliceplane.server.store.types import Record, StoreEvent
+from sliceplane.watch.recorder.recorder import Recorder
+
+START: Final = 1_800_000_000.0
+STEPS_DEFAULT: Final = 100
+#: steps between quiet points
+ROUND_STEPS: Final = 25
+#: longer than any back-off, time limit or bookmark period that could still bring a write
+QUIET_S: Final = 400.0
+CONVERGE_MAX_S: Final = 1500.0
+#: crashes, pauses and lost requests keep a controller for so long from writing what it knows
+REMOVAL_MAX_S: Final = 600.0
+_LOOK_S: Final = 10.0
+_GAP_MAX_S: Final = 2.0
+_LONG_GAP_MAX_S: Final = 45.0
+_PAUSE_MAX_S: Final = 30.0
+_OVERLAP_MAX_S: Final = 30.0
+_SKEW_MAX_S: Final = 900.0
+
+
+def normal_faults() -> dict[str, float]:
+    return {name: kind.weight * LEVELS["normal"] for name, kind in KINDS.items()}
+
+
+class Adoption(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a simulation begins if not with nothing.  ``pods``: those whose Nodes are not simulated."""
+
+    setup: Setup
+    records: tuple[Record, ...]
+    pods: frozenset[str]
+    #: of the recording
+    file: str = ""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """``duration_s``: virtual time after which no further step is made (``None``: *steps* alone count).
+
+    ``workload``: one of ``WORKLOADS``; ``classic`` is what seeds were recorded with before there was another.
+    """
+
+    seed: int
+    steps: int = STEPS_DEFAULT
+    duration_s: float | None = None
+    faults: Mapping[str, float] = msgspec.field(default_factory=normal_faults)
+    controllers: tuple[str, ...] = tuple(ROSTER)
+    workload: str = WORKLOADS[0]
+    #: what is there when it begins; ``None``: nothing
+    adoption: Adoption | None = None
+    #: whether a drain barrier looks on (``drained-is-drained``); it draws dice, so histories are others then
+    drains: bool = False
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    invariant: str
+    message: str
+    #: the newest lines of the trace about what broke
+    lines: tuple[str, ...]
+    cause: BaseException | None = None
+
+
+class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """``checked``: invariant -> at how many quiet points it held."""
+
+    options: Options
+    setup: Setup
+    violation: Violation | None
+    steps: int
+    virtual_s: float
+    deeds: int
+    writes: int
+    commits: int
+    faults: Mapping[str, int]
+    checked: Mapping[str, int]
+    slowest_rest_s: float
+    digest: str
+    lines: int
+    #: how often an instance of an elected controller came to lead
+    terms: int = 0
+
+
+class Simulation:
+    """Made for one ``run``.  A test may call ``begin`` and then tell its own story with the parts."""
+
+    def __init__(
+        self, options: Options, sink: Callable[[str], object] | None = None, recorder: Recorder | None = None
+    ) -> None:
+        adoption = options.adoption
+        rng = Rng(options.seed)
+        self.options = options
+        self.recorder = recorder
+        self.setup = draw_setup(options.workload, options.seed) if adoption is None else adoption.setup
+        self.agenda = Agenda(START)
+        self.trace = Trace(START, sink)
+        self.faults = FaultPlan(options.faults, rng.fork())
+        self.server = Server(self.agenda, rng.fork(), records=() if adoption is None else adoption.records)
+        self.network = Network(self.agenda, self.server, self.faults, self.trace, rng.fork())
+        self._gaps = rng.fork()
+        self._rng = rng.fork()
+        self.workload = SimulatedWorkload(
+            self.agenda,
+            self.server,
+            self.trace,
+            rng.fork(),
+            deployments="kubelet" in options.controllers,
+            more=deeds.FULL_ACTIONS if options.workload == "full" else (),
+            adopted=frozenset() if adoption is None else adoption.pods,
+        )
+        self.steady = Steady(self.server)
+        self.server.listeners.append(self.steady.on_commit)
+        self.removals = Removals(self.server, self.agenda, told_s=REMOVAL_MAX_S, inferred_s=HELD_MAX_S + REMOVAL_MAX_S)
+        self.server.listeners.append(self.removals.on_commit)
+        self.server.listeners.append(self._watch_writes)
+        self.processes: dict[str, Process | Candidates] = {}
+        self.proxies = Proxies(self.network, rng.fork()) if options.workload == "full" else None
+        self.drains = DrainWatch(self.network, self.proxies, rng.fork()) if options.drains and self.proxies else None
+        self._leaving: list[Process] = []
+        self._lives = 0
+        self._last_commit = START
+        self._steps_of_last_round = 0
+        self._writes_of_last_round = 0
+        self._faults_of_last_round = 0
+        self._commits = 0
+        self._slowest = 0.0
+        self._checked: dict[str, int] = dict.fromkeys(INVARIANTS, 0)
+
+    def _watch_writes(self, event: StoreEvent) -> None:
+        if event.record.key.resource == Leases.storage_key:
+            return  # a leader renews for ever
+        self._last_commit = self.agenda.now
+        self._commits += 1
+
+    # Processes
+
+    def start(self, name: str) -> None:
+        """A new instance, which takes the place of the one that has this name; all of them, if they elect a leader."""
+        part: Process | Candidates
+        if ROSTER[name].elected and self.setup.instances > 1:
+            part = Candidates(
+                name,
+                self.setup.instances,
+                self.network,
+                self._rng.fork(),
+                spawn=lambda actor: self._process(name, actor),
+            )
+        else:
+            part = self._process(name, name)
+        self.processes[name] = part
+        part.start()
+
+    def _process(self, name: str, actor: str) -> Process:
+        self._lives += 1
+        make = ROSTER[name].make
+        numbered = f"{actor}#{self._lives}"
+        return Process(numbered, lambda: make(self.setup), self.network, self._rng.fork(), self.recorder)
+
+    def crash(self, name: str) -> None:
+        part = self.processes[name]
+        if isinstance(part, Candidates):
+            part.crash()
+        else:
+            part.kill()
+            self.start(name)
+
+    def overlap(self, name: str, seconds: float) -> None:
+        """A new instance starts, and the old one lives on for a while; where a leader is elected it is a hand-over."""
+        old = self.processes[name]
+        if isinstance(old, Candidates):
+            old.hand_over()
+            return
+        self._leaving.append(old)
+        self.start(name)
+        self.agenda.after(seconds, lambda: self._leave(old))
+
+    def _leave(self, old: Process) -> None:
+        if old.alive:
+            old.kill()
+            self._leaving.remove(old)
+
+    # Steps
+
+    def begin(self) -> None:
+        for name in self.options.controllers:
+            self.start(name)
+        self.workload.begin()
+        if self.proxies is not None:
+            deeds.begin(self.workload)
+            self.proxies.start()
+        if self.drains is not None:
+            self.drains.start()
+
+    def step(self) -> None:
+        self._strike()
+        if self.proxies is not None:
+            self.proxies.step()
+        if self.drains is not None:
+            self.drains.step()
+        self.workload.step()
+        gap = self._gaps.uniform(0.0, _LONG_GAP_MAX_S if self._gaps.below(16) == 0 else _GAP_MAX_S)
+        self.agenda.run_until(self.agenda.now + (gap if self._gaps.below(4) else 0.0))
+
+    def _strike(self) -> None:
+        """The faults whose opportunity is a step."""
+        faults = self.faults
+        names = self.options.controllers
+        servers = [name for name in names if not ROSTER[name].agent]
+        agents = [name for name in names if ROSTER[name].agent]
+        if faults.strikes("compaction"):
+            self._note_fault("compaction")
+            self.server.forget_history()
+            for name in names:
+                self.processes[name].cut_watches()
+        if faults.strikes("crash"):
+            self.crash(names[faults.choose("crash", len(names))])
+        if servers and faults.strikes("overlap"):
+            chosen = servers[faults.choose("overlap", len(servers))]
+            self.overlap(chosen, faults.draw("overlap", 1.0, _OVERLAP_MAX_S))
+        for kind, group in (("pause", servers), ("slow-node", agents)):
+            if group and faults.strikes(kind):
+                process = self.processes[group[faults.choose(kind, len(group))]]
+                self._note_fault(kind, process.actor)
+                process.pause(faults.draw(kind, 1.0, _PAUSE_MAX_S))
+        if faults.strikes("clock-skew"):
+            self.server.ahead_s = faults.draw("clock-skew", -_SKEW_MAX_S, _SKEW_MAX_S)
+            self._note_fault("clock-skew", f"{self.server.ahead_s:.3f}")
+        if faults.strikes("foreign-edit"):
+            self.foreign_edit(faults.choose("foreign-edit", 1 << 16))
+
+    def foreign_edit(self, which: int) -> None:
+        for slices in View(self.server).slices.values():
+            for endpoint_slice in slices:
+                self.steady.disturb(service_of(endpoint_slice))
+        self.workload.foreign_edit(which)
+
+    def _note_fault(self, kind: str, what: str = "-") -> None:
+        self.trace.note(self.agenda.now, "fault", kind, what)
+
+    # Quiet points
+
+    def settle(self) -> float:
+        """Stop the faults and let time pass until no process writes.  Gives how long writes went on, in seconds.
+
+        Raises ``Broken`` if they do not end.
+        """
+        self.faults.active = False
+        for old in tuple(self._leaving):
+            self._leave(old)
+        for process in self.processes.values():
+            process.wake()
+        if self.proxies is not None:
+            self.proxies.wake()
+        if self.drains is not None:
+            self.drains.wake()
+        began = self.agenda.now
+        self._last_commit = began
+        while self.agenda.now < self._last_commit + QUIET_S:
+            if self.agenda.now > began + CONVERGE_MAX_S:
+                raise Broken("quiescence", "", f"still writing {CONVERGE_MAX_S:g} s after the last change")
+            self.agenda.run_until(self.agenda.now + _LOOK_S)
+        rest = self._last_commit - began
+        self._slowest = max(self._slowest, rest)
+        return rest
+
+    def check(self) -> None:
+        """Every invariant, at a quiet point.  Raises ``Broken``."""
+        view = View(self.server)
+        writes = self.network.writes
+        struck = sum(self.faults.struck.values())
+        world = World(
+            view,
+            self.setup,
+            self.options.controllers,
+            tuple(self.processes.values()),
+            self.workload.steps - self._steps_of_last_round + struck - self._faults_of_last_round,
+            writes - self._writes_of_last_round,
+            self.proxies,
+        )
+        for name, (_, holds) in INVARIANTS.items():
+            holds(world)
+            self._checked[name] += 1
+        self._steps_of_last_round = self.workload.steps
+        self._writes_of_last_round = writes
+        self._faults_of_last_round = struck
+        self.steady.begin(view)
+        self.faults.active = True
+
+    def quiet_point(self) -> None:
+        self.removals.check()
+        rest = self.settle()
+        self.check()
+        self.trace.note(self.agenda.now, "sim", "quiet", f"{rest:.6f}", "ok", revision=self.server.store.revision)
+
+    # The whole
+
+    def run(self) -> RunVerdict:
+        violation = None
+        try:
+            self._run()
+        except Broken as broken:
+            violation = self._violation(broken.invariant, broken.message, broken.subject, broken)
+        except ControllerFault as fault:
+            cause = fault.__cause__
+            violation = self._violation("no-part-fails", f"{fault}: {cause!r}", fault.actor, cause)
+        except Exception as error:
+            violation = self._violation("no-part-fails", f"{type(error).__name__}: {error}", "", error)
+        return RunVerdict(
+            options=self.options,
+            setup=self.setup,
+            violation=violation,
+            steps=self.workload.steps,
+            virtual_s=self.agenda.now - START,
+            deeds=self.agenda.done,
+            writes=self.network.writes,
+            commits=self._commits,
+            faults={name: count for name, count in self.faults.struck.items() if count},
+            checked=dict(self._checked),
+            slowest_rest_s=self._slowest,
+            digest=self.trace.digest,
+            lines=self.trace.lines,
+            terms=sum(part.terms for part in self.processes.values() if isinstance(part, Candidates)),
+        )
+
+    def _violation(self, invariant: str, message: str, subject: str, cause: BaseException | None) -> Violation:
+        lines = self.trace.about(subject.rpartition("/")[2])
+        return Violation(invariant=invariant, message=message, lines=lines, cause=cause)
+
+    def _run(self) -> None:
+        options = self.options
+        self.begin()
+        for number in range(1, options.steps + 1):
+            self.step()
+            over = options.duration_s is not None and self.agenda.now >= START + options.duration_s
+            if number % ROUND_STEPS == 0 and number < options.steps and not over:
+                self.quiet_point()
+            if over:
+                break
+        self.quiet_point()

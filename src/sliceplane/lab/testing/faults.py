@@ -1,0 +1,285 @@
+"""What goes wrong between a client and an API server, on request, at the server's own door.
+
+``Faults`` stands between the connections and the application.  A request is seen as its line,
+``GET /api/v1/pods?watch=1``, and a fault may be for those lines only that contain a text.  Connections of watches are
+kept, as what hurts clients most comes after the answer has begun.  Clients in the plane's process (its controllers) do
+not come by this door: the cluster goes on while its clients suffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from sliceplane.api.errors import StatusError
+    from sliceplane.server.io.connections.listener import App
+    from sliceplane.server.io.requests.request import Receive, Send, StreamConnection
+    from sliceplane.server.registry.types import User
+
+T = TypeVar("T")
+#: runs a coroutine where the connections live
+Call = Callable[[Coroutine[Any, Any, int]], int]
+
+#: how soon a delayed request learns that its fault was ended
+LOOK_S: Final = 0.02
+
+_REASONS = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+class Fault:
+    """One thing that goes wrong until ``end``, or until it did *times*.  As a ``with`` block it ends with the block."""
+
+    def __init__(
+        self,
+        where: str,
+        times: int | None,
+        *,
+        delay_s: float = 0.0,
+        error: StatusError | None = None,
+        cut: bool = False,
+    ) -> None:
+        self.where = where
+        #: how many requests it met
+        self.hits = 0
+        self._left = times
+        self._over = False
+        self.delay_s = delay_s
+        self.error = error
+        self.cut = cut
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    @property
+    def over(self) -> bool:
+        """It meets no more requests."""
+        return self._over or self._left == 0
+
+    async def wait(self) -> None:
+        """A request waits out its delay, unless the fault is ended first: nothing may hold up the plane's own end."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self.delay_s
+        while not self._over and (left := ends - loop.time()) > 0:
+            await asyncio.sleep(min(left, LOOK_S))
+
+    def end(self) -> None:
+        """Idempotent."""
+        self._over = True
+
+    def meets(self, line: str) -> bool:
+        """Whether it happens to this request, which counts."""
+        if self.over or self.where not in line:
+            return False
+        self.hits += 1
+        if self._left is not None:
+            self._left -= 1
+        return True
+
+
+class Faults:
+    """The faults of one plane.  Methods may be called from any thread; each returns when it has happened.
+
+    *where* in all of them: a text that the request's line contains, such as ``"watch="``, ``"POST "`` or
+    ``"/endpointslices"``; "" is every request.
+    """
+
+    def __init__(self) -> None:
+        self._faults: tuple[Fault, ...] = ()
+        self._watches: dict[_Wire, str] = {}
+        #: these are set by ``attach``
+        self._call: Call
+        self._forget: Callable[[], Coroutine[Any, Any, None]]
+        self._bookmark: Callable[[], Coroutine[Any, Any, int]]
+
+    def attach(
+        self,
+        call: Call,
+        forget_history: Callable[[], Coroutine[Any, Any, None]],
+        send_bookmarks: Callable[[], Coroutine[Any, Any, int]],
+    ) -> None:
+        """*call* reaches the plane's loop."""
+        self._call = call
+        self._forget = forget_history
+        self._bookmark = send_bookmarks
+
+    # What a test asks for
+
+    def refuse(
+        self, code: int = 429, *, retry_after: int | None = None, times: int | None = None, where: str = ""
+    ) -> Fault:
+        """Answer with a ``Status`` of *code* instead of doing what is asked; 429 says to come back after a second."""
+        from sliceplane.api.errors import StatusError
+
+        seconds = 1 if retry_after is None and code == 429 else retry_after
+        message = f"sliceplane.testing: {code} on request"
+        return self._add(
+            Fault(where, times, error=StatusError(code, _REASONS.get(code, ""), message, retry_after_s=seconds))
+        )
+
+    def delay(self, seconds: float, *, times: int | None = None, where: str = "") -> Fault:
+        """Let requests wait before anything is done for them."""
+        return self._add(Fault(where, times, delay_s=seconds))
+
+    def outage(self, *, where: str = "") -> Fault:
+        """Cut every connection on which something is asked, and the watches that are open: the server is away."""
+        fault = self._add(Fault(where, None, cut=True))
+        self.cut_watches(where=where)
+        return fault
+
+    def cut_watches(self, *, where: str = "") -> int:
+        """Cut the connections of open watches in the middle of their answer; how many there were."""
+
+        async def cut() -> int:
+            return self._cut(where)
+
+        return self._call(cut())
+
+    def silence_watches(self, *, where: str = "") -> int:
+        """Lose all that open watches would say from now on, while their connections stay: as after a firewall forgot
+        them.  How many there are.  Only a client that gives up a silent stream learns of anything again."""
+
+        async def silence() -> int:
+            wires = self._open(where)
+            for wire in wires:
+                wire.silent = True
+            return len(wires)
+
+        return self._call(silence())
+
+    def expire(self) -> int:
+        """Forget the history and cut the watches: who goes on from an earlier version gets 410 Gone, and has to list.
+        How many watches there were."""
+
+        async def expire() -> int:
+            await self._forget()
+            return self._cut("")
+
+        return self._call(expire())
+
+    def bookmark(self) -> int:
+        """Send the bookmarks of the next minute now, to every watch that wants them, the plane's own too.  How many."""
+        return self._call(self._bookmark())
+
+    def clear(self) -> None:
+        """End every fault that goes on, delays included."""
+        for fault in self._faults:
+            fault.end()
+        self._faults = ()
+
+    @property
+    def watches(self) -> tuple[str, ...]:
+        """The lines of the watches that are open, sorted."""
+        lines = tuple(self._watches.values())  # at once: the plane's thread adds and removes
+        return tuple(sorted(lines))
+
+    def _add(self, fault: Fault) -> Fault:
+        # Those that are over are kept for ``clear``: a request may still wait for one.
+        self._faults = (*self._faults, fault)
+        return fault
+
+    def _open(self, where: str) -> list[_Wire]:
+        return [wire for wire, line in self._watches.items() if where in line]
+
+    def _cut(self, where: str) -> int:
+        wires = self._open(where)
+        for wire in wires:
+            wire.abort()
+        return len(wires)
+
+    # What a server runs
+
+    def around(self, app: App) -> App:
+        """*app* behind the faults."""
+
+        async def application(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+            wire = scope["state"]["connection"] = _Wire(scope["state"]["connection"])
+            line = _line(scope)
+            for fault in self._faults:
+                if not fault.meets(line):
+                    continue
+                if fault.delay_s:
+                    await fault.wait()
+                elif fault.cut:
+                    wire.abort()
+                    while (await receive())["type"] != "http.disconnect":
+                        pass  # returning earlier would be answered for us
+                    return
+                elif fault.error is not None:
+                    await _answer(send, fault.error)
+                    return
+            if "watch=" in line:
+                self._watches[wire] = line
+            try:
+                await app(scope, receive, send)
+            finally:
+                self._watches.pop(wire, None)
+
+        return application
+
+
+class _Wire:
+    """A ``request.StreamConnection`` that can fall silent.  Each request has one: a watch is told by its own."""
+
+    def __init__(self, connection: StreamConnection) -> None:
+        self._connection = connection
+        self.silent = False
+
+    @property
+    def write_paused(self) -> bool:
+        return self._connection.write_paused
+
+    def write(self, data: bytes) -> None:
+        if not self.silent:
+            self._connection.write(data)
+
+    def attach(self, on_resumed: Callable[[], None], on_lost: Callable[[], None]) -> None:
+        self._connection.attach(on_resumed, on_lost)
+
+    def detach(self) -> None:
+        self._connection.detach()
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+    def authenticated(self, user: User) -> bool:
+        return self._connection.authenticated(user)
+
+
+def _line(scope: MutableMapping[str, Any]) -> str:
+    path = scope["raw_path"].decode("latin-1")
+    query = scope["query_string"].decode("latin-1")
+    return f"{scope['method']} {path}?{query}" if query else f"{scope['method']} {path}"
+
+
+async def _answer(send: Send, error: StatusError) -> None:
+    from sliceplane.api.codec import encode
+
+    body = encode(error.status())
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    await send({"type": "http.response.start", "status": error.code, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+__all__ = ["Fault", "Faults"]

@@ -1,0 +1,209 @@
+"""A Service at one moment: its slices, where its clients are, where their connections go, and what is too much."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
+from typing import Final
+
+import msgspec
+
+from sliceplane.api.codec import decode
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
+from sliceplane.api.scheme import EndpointSlices
+from sliceplane.api.selectors.grammar import parse_labels
+from sliceplane.api.service_rules import is_externally_accessible
+from sliceplane.consume.balancing.shares import (
+    AllowedLoad,
+    EndpointKind,
+    Place,
+    TrafficShares,
+    at_nodes,
+    at_zones,
+    cure,
+    kinds_of,
+    shares,
+    without,
+)
+from sliceplane.consume.usable import Locality
+from sliceplane.diagnose.explain.checks.zones import is_working, takes_pods
+from sliceplane.emulation.pods import is_active
+from sliceplane.kit.ip import FAMILIES, Family
+from sliceplane.lab.whatif.state import CannotTell, ClusterState
+from sliceplane.lab.whatif.world import WhatIfWorld
+from sliceplane.server.documents.wire import event_bytes
+from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
+
+CONNECTIONS_DEFAULT: Final = 10_000
+
+
+class Clients(msgspec.Struct, frozen=True, kw_only=True):
+    """Where they are: on the Nodes (the default), where Pods of a *selector* are, or by *traffic* that was measured.
+    ``rate``: requests a second of all of them, where it is known; ``capacity``: what one Pod can take of them."""
+
+    selector: str = ""
+    traffic: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
+    connections: int = CONNECTIONS_DEFAULT
+    rate: Fraction | None = None
+    capacity: Fraction | None = None
+
+
+class Loads(msgspec.Struct, frozen=True):
+    """Shares, and what they come to.  ``rate``: requests a second of the clients that are there, as far as known;
+    ``fix``: Pods to add by zone so that none is overloaded, ``None``: adding does not help."""
+
+    shares: TrafficShares
+    rate: Fraction | None
+    allowed: AllowedLoad
+    fix: Counter[str] | None
+
+    @property
+    def used(self) -> Fraction:
+        """What the busiest endpoint gets over what it may get: more than 1 is overload."""
+        most = max(self.shares.each.values(), default=Fraction(0))
+        return most / self.allowed.of(self.shares.candidates)
+
+    def rate_in(self, zone: str) -> Fraction:
+        """Requests a second of the busiest endpoint in *zone*.  Only where the rate is known."""
+        assert self.rate is not None
+        return self.shares.load(zone) / max(self.shares.candidates, 1) * self.rate
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """``each_json``: bytes to all watchers when one endpoint changes, the mean over them."""
+
+    slices: int
+    kinds: Counter[EndpointKind]
+    places: tuple[Place, ...]
+    loads: Loads
+    outside: TrafficShares | None
+    each_json: Fraction
+    each_protobuf: Fraction
+    distribution: str
+    topology_mode: str
+    policy: str
+    watchers: int
+
+    @property
+    def shares(self) -> TrafficShares:
+        return self.loads.shares
+
+    @property
+    def ready(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for kind, number in self.kinds.items():
+            found[kind.zone] += number if kind.ready else 0
+        return found
+
+    @property
+    def endpoints(self) -> int:
+        return self.kinds.total()
+
+    @property
+    def clients(self) -> dict[str, Fraction]:
+        """Their shares by zone."""
+        zones = sorted({place.at.zone for place in self.places})
+        return {
+            zone: sum((place.share for place in self.places if place.at.zone == zone), Fraction(0)) for zone in zones
+        }
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        return tuple(sorted({kind.zone for kind in self.kinds} | {place.at.zone for place in self.places}))
+
+
+def loads(
+    kinds: Counter[EndpointKind], places: Sequence[Place], clients: Clients, left: Fraction, *, local: bool
+) -> Loads:
+    """*left*: the part of all clients that is there."""
+    rate = None if clients.rate is None else clients.rate * left
+    allowed = AllowedLoad(None if clients.capacity is None or not rate else clients.capacity / rate)
+    return Loads(shares(kinds, places, local=local), rate, allowed, cure(kinds, places, local=local, allowed=allowed))
+
+
+def picture(
+    world: WhatIfWorld, subject: Service, clients: Clients, *, others: int, lost: Collection[str] = (),
+    left: Fraction = Fraction(1),
+) -> Picture:  # fmt: skip
+    """As the world is now; *others*: watchers beside the Nodes' proxies.  Clients in *lost* zones are gone, and *left*
+    of all there are."""
+    state = world.state
+    meta = subject.metadata
+    service = state.service(meta.namespace, meta.name)
+    local = service.spec.internal_traffic_policy == "Local"
+    reachable = is_externally_accessible(service.spec.type, service.spec.external_ips)
+    external = reachable and service.spec.external_traffic_policy == "Local"
+    slices = state.slices(meta.namespace, meta.name)
+    kinds = kinds_of(slices, family_of(service), by_node=local or external, by_subset=world.running.subsetting.by_zone)
+    places = _places(state, clients, lost)
+    if not places:
+        raise CannotTell("there is no client: no Node takes Pods, or none of the Pods of --clients runs on a Node")
+    outside = None
+    if reachable:
+        entries = _of_nodes([node for node in state.nodes if is_working(node)])
+        outside = shares(kinds, entries, local=external, way="outside")
+    each_json, each_protobuf = _each(state, world, meta.namespace, meta.name)
+    return Picture(
+        slices=len(slices),
+        kinds=kinds,
+        places=places,
+        loads=loads(kinds, places, clients, left, local=local),
+        outside=outside,
+        each_json=each_json,
+        each_protobuf=each_protobuf,
+        distribution=service.spec.traffic_distribution or "",
+        topology_mode=(service.metadata.annotations or {}).get(ANNOTATION_TOPOLOGY_MODE, ""),
+        policy="Local" if local else "Cluster",
+        watchers=world.proxies + others,
+    )
+
+
+def _each(state: ClusterState, world: WhatIfWorld, namespace: str, name: str) -> tuple[Fraction, Fraction]:
+    json = protobuf = Fraction(0)
+    total = 0
+    for record in state.raw(EndpointSlices, namespace):
+        if record.labels.get(LABEL_SERVICE_NAME) != name:
+            continue
+        number = len(decode(record.body, EndpointSlice).endpoints or ())
+        total += number
+        json += number * world.watchers_of(record) * event_bytes(record.body, "json")
+        protobuf += number * world.watchers_of(record) * event_bytes(record.body, "protobuf")
+    return json / max(total, 1), protobuf / max(total, 1)
+
+
+def family_of(service: Service) -> Family | None:
+    """Of a Service with two, the first: the shares of the other are the same."""
+    first = (service.spec.ip_families or ("",))[0]
+    return next((family for family in FAMILIES if family == first), None)
+
+
+def _places(state: ClusterState, clients: Clients, lost: Collection[str]) -> tuple[Place, ...]:
+    working = [node for node in state.nodes if is_working(node) and _zone(node) not in lost]
+    if clients.traffic:
+        places = at_zones(clients.traffic, [_locality(node) for node in working if takes_pods(node)])
+        for zone in lost:
+            places = without(places, zone)
+        return places
+    if not clients.selector:
+        return _of_nodes([node for node in working if takes_pods(node)])
+    selector = parse_labels(clients.selector)
+    by_name = {node.metadata.name: node for node in working}
+    return _of_nodes([
+        by_name[pod.spec.node_name]
+        for pod in state.pods()
+        if selector.matches(pod.metadata.labels or {}) and pod.spec.node_name in by_name and is_active(pod)
+    ])  # fmt: skip
+
+
+def _of_nodes(nodes: Sequence[Node]) -> tuple[Place, ...]:
+    return at_nodes([_locality(node) for node in nodes])
+
+
+def _locality(node: Node) -> Locality:
+    return Locality(node.metadata.name, _zone(node))
+
+
+def _zone(node: Node) -> str:
+    return (node.metadata.labels or {}).get(LABEL_ZONE, "")

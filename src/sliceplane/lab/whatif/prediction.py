@@ -1,0 +1,292 @@
+"""The whole question: a state, changes, and where clients are in; what was, what would be, and what it takes, out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from sliceplane.api.core import Pod, Service
+from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.api.scheme import Services
+from sliceplane.consume.balancing.shares import chance
+from sliceplane.emulation.pods import deletion_rank, is_active, pod_condition
+from sliceplane.kit.times import time_or_zero
+from sliceplane.lab.sim.cluster import BurstPace
+from sliceplane.lab.whatif.assumptions import assumptions
+from sliceplane.lab.whatif.changes import Changes, Running
+from sliceplane.lab.whatif.picture import Clients, Loads, Picture, loads, picture
+from sliceplane.lab.whatif.state import CannotTell, ClusterState
+from sliceplane.lab.whatif.world import SliceEvent, Way, WhatIfWorld
+
+#: of a change after the question, and how many of them are tried
+_DELAY_MAX_S: Final = 120.0
+_DELAYS_MAX: Final = 10
+_STEPS_MAX: Final = 200
+#: 1 s to 34 minutes in nanoseconds
+_AGE_POWERS: Final = range(30, 42)
+
+T = TypeVar("T", int, Fraction)
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """``per_gb``: of what crosses zones, requests and answers together.  ``gigabytes``: measured, of both; 0: nobody
+    measured."""
+
+    per_gb: Fraction
+    of: str
+    gigabytes: Fraction = Fraction(0)
+
+
+class WhatIfQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    service: Service
+    changes: Changes
+    now: Running
+    clients: Clients
+    price: Price
+    watchers: int = 0
+
+
+class Written(msgspec.Struct, frozen=True):
+    """Of slices.  ``took_s``: until the last one, on virtual time."""
+
+    creates: int = 0
+    updates: int = 0
+    deletes: int = 0
+    events: int = 0
+    json: int = 0
+    protobuf: int = 0
+    took_s: float = 0.0
+
+    @property
+    def writes(self) -> int:
+        return self.creates + self.updates + self.deletes
+
+
+_TOGETHER: Final = Way(pace=BurstPace(jobs_max=1_000_000), zones_turned=0)
+_ONE_BY_ONE: Final = BurstPace(write_s=0.05, eager="endpointslice-controller")
+#: the first is told in full; the others make ranges of its figures
+WAYS: Final = (
+    Way(),
+    _TOGETHER,
+    Way(pace=_ONE_BY_ONE, zones_turned=1, delay_s=30.0),
+    Way(pace=_ONE_BY_ONE, zones_turned=2, delay_s=120.0),
+)
+
+
+class WhatIfRun(msgspec.Struct, frozen=True):
+    """The outcome of the change in one run."""
+
+    written: Written
+    slices: int
+    ready: Counter[str]
+    leaving: Fraction
+    greatest: Fraction
+    #: of what the busiest endpoint may get
+    used: Fraction
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Of a loss: *after_s* seconds.  ``failing``: the share of connections that is sent to Pods that are gone;
+    ``written``: since the moment before."""
+
+    after_s: float
+    picture: Picture
+    failing: Fraction
+    written: Written
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """``pending``: what controllers would write without any change.  ``stays``: if clients of a lost zone go on
+    elsewhere; ``moments``: of a loss, at once, as soon as it is seen (which is ``after``), and when Pods are
+    replaced."""
+
+    question: WhatIfQuestion
+    origin: str
+    assumed: tuple[str, ...]
+    pending: Written
+    before: Picture
+    after: Picture
+    written: Written
+    everything: Written
+    #: those of this Service since *began*, in virtual time
+    events: tuple[SliceEvent, ...]
+    began: float
+    stays: Loads | None
+    moments: tuple[Moment, ...]
+    #: what the controller tells of this Service in Events
+    notes: tuple[str, ...]
+    #: how controllers run after the change
+    running: Running
+    state: ClusterState
+    #: one for each of ``WAYS``, or the first alone where others could not differ
+    runs: tuple[WhatIfRun, ...]
+
+    def between(self, read: Callable[[WhatIfRun], T]) -> tuple[T, T]:
+        """The least and the greatest of a figure over all runs."""
+        figures = [read(run) for run in self.runs]
+        return min(figures), max(figures)
+
+    @property
+    def bad_news(self) -> bool:
+        """Connections are dropped, or an endpoint is overloaded, that were not."""
+        used = max(run.used for run in self.runs)
+        used = used if self.stays is None else max(used, self.stays.used)
+        overloaded = used > 1 and used > self.before.loads.used
+        return overloaded or self.after.shares.dropped > self.before.shares.dropped
+
+    @property
+    def chance(self) -> float | None:
+        return chance(self.after.shares.candidates, self.question.clients.connections)
+
+
+def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str], None] | None = None) -> Prediction:
+    """*tell* is called often, with what is being done.  Raises ``CannotTell``."""
+    service = question.service
+    key = service.metadata.key
+    if not service.spec.selector:
+        raise CannotTell(f"Service {key} has no selector: its slices are written by hand, and no change makes them")
+    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell)
+    began = world.cluster.now
+    world.finish_pending()
+    pending = sum_up(world.events, key, began)
+    before = picture(world, service, question.clients, others=question.watchers)
+    world.events.clear()
+    world.cluster.notes.clear()
+    began = world.cluster.now
+    lost = question.changes.zones_lost
+    left = 1 - sum((place.share for place in before.places if place.at.zone in lost), Fraction(0))
+    moments = [_moment(world, question, left, 0.0, Written())] if lost else []
+    world.apply(question.changes)
+    world.settle(world.next_eviction)
+    written = sum_up(world.events, key, began)
+    if lost:
+        moments.append(_moment(world, question, left, world.running.node_grace_s, written))
+    after = moments[-1].picture if lost else picture(world, service, question.clients, others=question.watchers)
+    runs = [_run_of(after, written)]
+    if written.writes > 1 or question.changes.replicas or question.changes.rollouts:
+        ways = [*WAYS[1:], *(replace(_TOGETHER, delay_s=delay_s) for delay_s in _delays(state, question))]
+        runs += [_run(state, question, way, tell) for way in ways]
+    after_state = world.state
+    events = tuple(event for event in world.events if event.service == key)
+    everything = sum_up(world.events, "", began)
+    notes = _notes(world, service)
+    stays = None
+    if lost:
+        stays = loads(after.kinds, before.places, question.clients, Fraction(1), local=after.policy == "Local")
+    if world.next_eviction is not None:
+        world.events.clear()
+        gone_at = world.evict()
+        last = sum_up(world.events, key, began)
+        moments.append(_moment(world, question, left, max(last.took_s, gone_at - began), last))
+    return Prediction(
+        question=question,
+        origin=state.origin,
+        assumed=assumptions(question, world, before.places, pending.writes, len(runs)),
+        pending=pending,
+        before=before,
+        after=after,
+        written=written,
+        everything=everything,
+        events=events,
+        began=began,
+        stays=stays,
+        moments=tuple(moments),
+        notes=notes,
+        running=world.running,
+        state=after_state,
+        runs=tuple(runs),
+    )
+
+
+def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
+    """Moments of a scale-down in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods of other zones.
+
+    It deletes younger Pods first, and ages between two powers of two of a nanosecond are the same to it."""
+    surplus = sum(max(0, workload.replicas - replicas) for workload, replicas in question.changes.replicas)
+    if not surplus or not state.read_at:
+        return []
+    selector = question.service.spec.selector or {}
+    pods = [
+        pod
+        for pod in state.pods(question.service.metadata.namespace)
+        if is_active(pod) and selector.items() <= (pod.metadata.labels or {}).items()
+    ]
+    crowd = Counter(pod.spec.node_name for pod in pods)
+    zones = {node.metadata.name: (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes}
+    found: dict[frozenset[tuple[str, int]], float] = {}
+    for early, late in pairwise([0.0, *_age_steps(pods, state.read_at), _DELAY_MAX_S]):
+        delay_s = (early + late) / 2
+        ranked = sorted(pods, key=partial(deletion_rank, crowd=crowd, now=state.read_at + delay_s))
+        deleted = Counter(zones.get(pod.spec.node_name, "") for pod in ranked[:surplus])
+        found.setdefault(frozenset(deleted.items()), delay_s)
+    return list(found.values())[:_DELAYS_MAX]
+
+
+def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
+    """Seconds from *now* until an age of a Pod is a power of two of a nanosecond."""
+    steps: set[float] = set()
+    for pod in pods:
+        ready = pod_condition(pod, "Ready")
+        for text in (pod.metadata.creation_timestamp, ready.last_transition_time if ready else None):
+            delays = (2.0**power / 1e9 - now + time_or_zero(text) for power in _AGE_POWERS)
+            steps |= {delay_s for delay_s in delays if 0 < delay_s < _DELAY_MAX_S}
+    return sorted(steps)[:_STEPS_MAX]
+
+
+def _run(state: ClusterState, question: WhatIfQuestion, way: Way, tell: Callable[[str], None] | None) -> WhatIfRun:
+    service = question.service
+    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell, way=way)
+    world.finish_pending()
+    world.settle(world.cluster.now + way.delay_s)
+    world.events.clear()
+    began = world.cluster.now
+    world.apply(question.changes)
+    world.settle(world.next_eviction)
+    written = sum_up(world.events, service.metadata.key, began)
+    lost = question.changes.zones_lost
+    return _run_of(picture(world, service, question.clients, others=question.watchers, lost=lost), written)
+
+
+def _run_of(after: Picture, written: Written) -> WhatIfRun:
+    return WhatIfRun(
+        written, after.slices, after.ready, after.shares.leaving, after.shares.greatest[0], after.loads.used
+    )
+
+
+def _moment(world: WhatIfWorld, question: WhatIfQuestion, left: Fraction, after_s: float, written: Written) -> Moment:
+    lost = question.changes.zones_lost
+    found = picture(world, question.service, question.clients, others=question.watchers, lost=lost, left=left)
+    failing = sum((share for (_, zone), share in found.shares.flows.items() if zone in lost), Fraction(0))
+    return Moment(after_s, found, failing, written)
+
+
+def _notes(world: WhatIfWorld, service: Service) -> tuple[str, ...]:
+    """In their order, each once."""
+    said = [
+        f"{note.reason}: {note.note}"
+        for note in world.cluster.notes
+        if note.regarding_resource is Services and note.regarding.metadata.key == service.metadata.key
+    ]
+    return tuple(dict.fromkeys(said))
+
+
+def sum_up(events: Sequence[SliceEvent], service: str, began: float) -> Written:
+    """*service* "": of all."""
+    counted = [event for event in events if service in ("", event.service)]
+    verbs = Counter(event.verb for event in counted)
+    return Written(
+        verbs["create"],
+        verbs["update"],
+        verbs["delete"],
+        sum(event.watchers for event in counted),
+        sum(event.json for event in counted),
+        sum(event.protobuf for event in counted),
+        max((event.at - began for event in counted), default=0.0),
+    )

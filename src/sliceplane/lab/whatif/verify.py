@@ -1,0 +1,164 @@
+"""What was foreseen beside what happened: a recording of the controllers that made it.
+
+The slices of the Service are followed from the snapshot's on.  What a recording tells twice (several controllers, a
+list after a restart) is counted once, by its version.  Where connections went no recording knows: both sides have the
+slices as they were in the end, and the clients that were assumed.  What was foreseen as a range is as foreseen within
+it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import EndpointSlices
+from sliceplane.consume.balancing.shares import TrafficShares, kinds_of, shares
+from sliceplane.diagnose.timeline.reader import entries
+from sliceplane.lab.whatif.assumptions import percent
+from sliceplane.lab.whatif.picture import family_of
+from sliceplane.lab.whatif.prediction import Prediction, WhatIfRun
+from sliceplane.lab.whatif.state import CannotTell, ClusterState
+from sliceplane.watch.cache import Change
+from sliceplane.watch.recorder.entries import Changed, LifeBegan
+from sliceplane.watch.recorder.file import Recording, RecordingError
+
+LOAD: Final = "greatest load"
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True):
+    """``problem``: why the recording ends before its end."""
+
+    creates: int
+    updates: int
+    deletes: int
+    slices: int
+    ready: Counter[str]
+    shares: TrafficShares
+    problem: str
+
+
+def happened(found: Prediction, before: ClusterState, recording: Recording) -> Happened:
+    """*before*: the snapshot that was asked.  Raises ``CannotTell``."""
+    meta = found.question.service.metadata
+    known = {key.partition("/")[2]: item for key, item in before.slices(meta.namespace, meta.name)}
+    counted: Counter[str] = Counter()
+    start = next((at for at, segment in enumerate(recording.segments) if segment.whole), 0)
+    try:
+        for entry in entries(recording, start):
+            if isinstance(entry, LifeBegan):
+                check_beginning(entry, before, meta.namespace, meta.name)
+            for change in _changes(entry, meta.namespace, meta.name):
+                _follow(known, change, before.revision, counted)
+    except RecordingError as error:
+        raise CannotTell(f"the recording cannot be read: {error}") from error
+    kinds = kinds_of(
+        sorted(known.items()), family_of(found.question.service),
+        by_node=found.after.policy == "Local", by_subset=found.running.subsetting.by_zone,
+    )  # fmt: skip
+    ready: Counter[str] = Counter()
+    for kind, number in kinds.items():
+        ready[kind.zone] += number if kind.ready else 0
+    return Happened(
+        creates=counted["create"],
+        updates=counted["update"],
+        deletes=counted["delete"],
+        slices=len(known),
+        ready=ready,
+        shares=shares(kinds, found.after.places, local=found.after.policy == "Local"),
+        problem=recording.problem,
+    )
+
+
+def check_beginning(entry: LifeBegan, before: ClusterState, namespace: str, name: str) -> None:
+    """Raises ``CannotTell`` where a life's beginning has slices that are newer than the snapshot."""
+    for change in entry.objects:
+        if _is_of(change, namespace, name) and change.object.metadata.revision > before.revision:
+            raise CannotTell(
+                "the recording begins after the snapshot and after the first change of the Service's slices: what was "
+                "between is not in it"
+            )
+
+
+def _changes(entry: Any, namespace: str, name: str) -> Iterator[Change[Object]]:
+    if isinstance(entry, Changed) and _is_of(entry.change, namespace, name):
+        yield entry.change
+
+
+def _is_of(change: Change[Object], namespace: str, name: str) -> bool:
+    meta = change.object.metadata
+    labels = meta.labels or {}
+    of_kind = change.resource == EndpointSlices.key and meta.namespace == namespace
+    return of_kind and labels.get(LABEL_SERVICE_NAME) == name
+
+
+def _follow(known: dict[str, EndpointSlice], change: Change[Object], revision: int, counted: Counter[str]) -> None:
+    name = change.object.metadata.name
+    last = known.get(name)
+    if not isinstance(change.new, EndpointSlice):
+        old = change.object.metadata.revision
+        if last is not None and old >= last.metadata.revision:
+            counted["delete"] += 1
+            del known[name]
+    elif change.new.metadata.revision > (revision if last is None else max(revision, last.metadata.revision)):
+        counted["create" if last is None else "update"] += 1
+        known[name] = change.new
+
+
+class Figure(NamedTuple):
+    """One figure: the least and the most that were foreseen, and what happened."""
+
+    what: str
+    least: int | Fraction
+    most: int | Fraction
+    happened: int | Fraction
+
+    @property
+    def is_as_foreseen(self) -> bool:
+        return self.least <= self.happened <= self.most
+
+
+def compared(found: Prediction, real: Happened) -> tuple[Figure, ...]:
+    zones = sorted({zone for run in found.runs for zone in run.ready} | {*real.ready})
+    return (
+        Figure("slices made", *found.between(lambda run: run.written.creates), real.creates),
+        Figure("slices updated", *found.between(lambda run: run.written.updates), real.updates),
+        Figure("slices deleted", *found.between(lambda run: run.written.deletes), real.deletes),
+        Figure("slices in the end", *found.between(lambda run: run.slices), real.slices),
+        *(
+            Figure(f"ready endpoints, {zone or '(no zone)'}", *found.between(partial(_ready, zone)), real.ready[zone])
+            for zone in zones
+        ),
+        Figure("leaves its zone", *found.between(lambda run: run.leaving), real.shares.leaving),
+        Figure(LOAD, *found.between(lambda run: run.greatest), real.shares.greatest[0]),
+    )
+
+
+def _ready(zone: str, run: WhatIfRun) -> int:
+    return run.ready[zone]
+
+
+def is_as_foreseen(figures: tuple[Figure, ...]) -> bool:
+    return all(figure.is_as_foreseen for figure in figures)
+
+
+def rows(figures: tuple[Figure, ...]) -> Iterator[tuple[str, str, str, str]]:
+    for figure in figures:
+        foreseen = ranged(*(_text(figure.what, value) for value in (figure.least, figure.most)))
+        yield figure.what, foreseen, _text(figure.what, figure.happened), "." if figure.is_as_foreseen else "differs"
+
+
+def ranged(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
+
+
+def _text(what: str, value: int | Fraction) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{float(value):.2f} x" if what == LOAD else percent(value)

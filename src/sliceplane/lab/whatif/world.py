@@ -1,0 +1,430 @@
+"""The run: production server, controllers and workloads on virtual time, a kubelet that is played, and watchers.
+
+Everything is instant but what takes its time by itself: Pods until they are ready, Pods that terminate, batches.
+Changes of one burst reach a controller together.  Kubelets are played for Pods that the run makes; Pods of the state
+stay as they are until something deletes them.
+
+Each commit of a slice is counted as every watcher would get it: which selections show it, before and after, as which
+event, how large.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from statistics import median
+from typing import Any, Final
+
+import msgspec
+from msgspec import convert
+
+from sliceplane.api.codec import decode
+from sliceplane.api.core import Node, Pod, Service, Taint, Toleration
+from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document
+from sliceplane.api.requests import Write
+from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, Services
+from sliceplane.consume.selections import ALL, SHARED, readings_of_slice
+from sliceplane.controllers.endpointslice import EndpointSliceController
+from sliceplane.diagnose.explain.checks.zones import is_working
+from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.eligibility import tolerates
+from sliceplane.emulation.kubelet import KubeletController
+from sliceplane.emulation.nodes import LABEL_EMULATED, TERMINATION_S, EmulatedNode, EmulationConfig
+from sliceplane.emulation.placement import Placement
+from sliceplane.emulation.pods import has_ended, is_active, is_ready, pod_condition
+from sliceplane.emulation.replicaset import ReplicaSetController
+from sliceplane.emulation.statefulset import StatefulSetController
+from sliceplane.kit.times import format_time, parse_time
+from sliceplane.lab.sim.cluster import START, BurstPace, Cluster
+from sliceplane.lab.whatif.changes import NONE, Changes, Running
+from sliceplane.lab.whatif.named import objects_named
+from sliceplane.lab.whatif.state import CannotTell, ClusterState, ServiceWorkload
+from sliceplane.server.documents.wire import event_bytes
+from sliceplane.server.store.types import EventType, Record, StoreEvent
+from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.watch.controller.base import Controller
+
+#: of a Pod's template: a new value is a rollout, as ``kubectl rollout restart`` does it
+ANNOTATION_RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
+#: who controllers are in managedFields, which are in the bytes that watchers get
+FIELD_MANAGER: Final = "kube-controller-manager"
+#: clients that read all slices, headless Services' too
+_EVERY: Final = "every"
+#: a Node that is not heard of is tainted so, one in ten seconds (node-eviction-rate); Pods that say nothing of it go
+#: after five minutes (kubernetes.io, "Nodes", "Rate limits on eviction"; "Taint based Evictions")
+_TAINT: Final = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
+_TAINT_EVERY_S: Final = 10.0
+_TOLERATED_S: Final = 300.0
+#: a run is at rest when nothing is written for so long; and gives up after so long
+_REST_S: Final = 900.0
+_RUN_MAX_S: Final = 7 * 86_400.0
+#: slices are looked at again a second after they changed
+_SOON_S: Final = 2.0
+#: no bound of a Pod's own grace period
+_GRACE_MAX_S: Final = 86_400.0
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How a change may come about: the pace of controllers; ``delay_s``: how long after the question it is made;
+    ``zones_turned``: where a Pod may go to any of several zones, the first of them in their order, which begins with
+    another one each time."""
+
+    pace: BurstPace = BurstPace()
+    delay_s: float = 0.0
+    zones_turned: int | None = None
+
+
+class SliceEvent(msgspec.Struct, frozen=True):
+    """One commit of a slice.  ``json`` and ``protobuf``: bytes to all ``watchers`` together."""
+
+    at: float
+    service: str
+    verb: str
+    watchers: int
+    json: int
+    protobuf: int
+
+
+class PlayedKubelet(KubeletController):
+    """The emulated kubelet and scheduler on the state's Nodes.  *known*: uids of the Pods that were there."""
+
+    def __init__(self, config: EmulationConfig, known: frozenset[str], zones_first: Sequence[str]) -> None:
+        super().__init__(config)
+        self._known = known
+        self._placement = Placement(zones_first)
+
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        if key.startswith("node/"):
+            return ()  # Nodes are as the state has them
+        pod = self._pods.get(key)
+        if pod is not None and pod.metadata.uid in self._known and pod.metadata.deletion_timestamp is None:
+            return ()
+        return super().plan(key, now)
+
+
+class WhatIfWorld:
+    """Made for one question.  *others*: watchers that read all slices, beside the Nodes' proxies."""
+
+    def __init__(
+        self, state: ClusterState, service: Service, running: Running, others: int = 0,
+        *, tell: Callable[[str], None] | None = None, way: Way | None = None,
+    ) -> None:  # fmt: skip
+        self.events: list[SliceEvent] = []
+        self._tell = tell
+        self._way = way or Way()
+        #: (when, namespace, name) of Pods that are deleted because their Node is lost
+        self._evictions: list[tuple[float, str, str]] = []
+        self._known = frozenset(pod.metadata.uid for pod in state.pods())
+        self._others = others
+        self._readers: dict[str, tuple[str, ...]] = {}
+        self._service = service
+        self.running = running
+        pods = [pod for pod in state.pods(service.metadata.namespace) if _is_selected(pod, service)]
+        self.ready_delay_s = _usual_delay(pods) if running.ready_delay_s is None else running.ready_delay_s
+        self.cluster = Cluster(
+            seed=_seed(state), records=state.records, revision=state.revision, began=max(_times(state), default=START),
+            field_manager=FIELD_MANAGER, pace=self._way.pace,
+        )  # fmt: skip
+        for resource, namespace, document in objects_named(state):
+            self.cluster.create(resource, document, namespace)
+        self.cluster.listeners.append(self._on_commit)
+        self._start()
+
+    @property
+    def state(self) -> ClusterState:
+        store = self.cluster.store
+        records = tuple(
+            record for resource in store.resources() for record in store.list(resource, namespace="").records
+        )
+        return ClusterState(records, store.revision, "", self.cluster.now)
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def settle(self, until: float | None = None) -> None:
+        """Until everything is at rest, or it is *until*."""
+        began = self.cluster.now
+        end = began + _RUN_MAX_S if until is None else until
+        while self.cluster.now <= end:
+            writes = len(self.cluster.writes)
+            try:
+                self.cluster.settle(limit_s=min(_REST_S, end - self.cluster.now))
+            except AssertionError as error:
+                raise CannotTell(f"the controllers come to no rest: {error}") from error
+            if until is None and len(self.cluster.writes) == writes:
+                return
+            if self.cluster.now == end:
+                return
+            self.cluster.now = min(self.cluster.now + _REST_S, end)
+        if until is None:
+            raise CannotTell(f"after {_RUN_MAX_S / 86_400:.0f} days of virtual time the controllers still write")
+
+    def finish_pending(self) -> None:
+        """Until what is due before any change is done.  Where Pods neither come nor go that takes no time, so that
+        their ages stay what they are."""
+        namespace = self._service.metadata.namespace
+        pods = [pod for pod in self.state.pods(namespace) if _is_selected(pod, self._service) and not has_ended(pod)]
+        if all(is_ready(pod) and is_active(pod) for pod in pods):
+            self.settle(self.cluster.now + max(_SOON_S, self.running.batch_period_s))
+        else:
+            self.settle()
+
+    @property
+    def next_eviction(self) -> float | None:
+        return self._evictions[0][0] if self._evictions else None
+
+    def evict(self) -> float:
+        """Delete the Pods of lost Nodes, each when it is time, and settle.  Returns when the last one was deleted."""
+        at = self.cluster.now
+        for at, namespace, name in self._evictions:
+            self.settle(at)
+            self.cluster.delete(Pods, name, namespace)
+        self._evictions.clear()
+        self.settle()
+        return at
+
+    def _start(self) -> None:
+        """The controllers, anew."""
+        self._readers = {
+            node.metadata.name: _readings(node, self.running) for node in self.state.nodes if is_working(node)
+        }
+        delay = self.ready_delay_s
+        nodes = tuple(_emulated(number, node) for number, node in enumerate(self.state.nodes) if is_working(node))
+        config = EmulationConfig(nodes=nodes, ready_s=delay, termination_s=self._termination_s())
+        controllers: tuple[Controller, ...] = (
+            EndpointSliceController(self.running.config),
+            DeploymentController(),
+            ReplicaSetController(),
+            StatefulSetController(),
+            PlayedKubelet(config, self._known, self._zones_first(nodes)),
+        )
+        self.cluster.replace(*controllers)
+
+    def _termination_s(self) -> float:
+        if self.running.termination_s is not None:
+            return self.running.termination_s
+        emulated = [LABEL_EMULATED in (node.metadata.labels or {}) for node in self.state.nodes]
+        return TERMINATION_S if emulated and all(emulated) else _GRACE_MAX_S
+
+    def _zones_first(self, nodes: Sequence[EmulatedNode]) -> tuple[str, ...]:
+        turn = self._way.zones_turned
+        if turn is None:
+            return ()
+        zones = sorted({node.zone for node in nodes})
+        return tuple(zones[(at + turn) % len(zones)] for at in range(len(zones)))
+
+    # -- what watchers get --------------------------------------------------------------------------------
+
+    def _on_commit(self, event: StoreEvent) -> None:
+        if self._tell is not None:
+            self._tell(f"{len(self.cluster.writes):,} writes of controllers until now")
+        if event.record.key.resource == Nodes.storage_key:
+            node = decode(event.record.body, Node)
+            self._readers.pop(node.metadata.name, None)
+            if event.type is not EventType.DELETED and is_working(node):
+                self._readers[node.metadata.name] = _readings(node, self.running)
+        elif event.record.key.resource == EndpointSlices.storage_key:
+            self._count(event)
+
+    def _count(self, event: StoreEvent) -> None:
+        watching = Counter(reading for readings in self._readers.values() for reading in readings)
+        watching[_EVERY] = self._others
+        before = set(_shown(event.previous)) if event.type is EventType.MODIFIED else set()
+        after = set() if event.type is EventType.DELETED else set(_shown(event.record))
+        gone = set(_shown(event.record)) if event.type is EventType.DELETED else before - after
+        last = event.record if event.type is EventType.DELETED or event.previous is None else event.previous
+        groups = (
+            (EventType.ADDED, event.record.body, after - before),
+            (EventType.MODIFIED, event.record.body, after & before),
+            (EventType.DELETED, last.body, gone),
+        )
+        watchers = json = protobuf = 0
+        for kind, body, readings in groups:
+            number = sum(watching[reading] for reading in sorted(readings))
+            if number:
+                watchers += number
+                json += number * event_bytes(body, "json", kind.value)
+                protobuf += number * event_bytes(body, "protobuf", kind.value)
+        labels = event.record.labels
+        name = f"{event.record.key.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}"
+        verb = {EventType.ADDED: "create", EventType.MODIFIED: "update", EventType.DELETED: "delete"}[event.type]
+        self.events.append(SliceEvent(self.cluster.now, name, verb, watchers, json, protobuf))
+
+    def watchers_of(self, record: Record) -> int:
+        """How many would be sent a change of this slice."""
+        shown = set(_shown(record))
+        readers = Counter(reading for readings in self._readers.values() for reading in readings)
+        return sum(readers[reading] for reading in shown) + self._others
+
+    @property
+    def proxies(self) -> int:
+        return len(self._readers)
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def apply(self, changes: Changes) -> None:
+        """Raises ``CannotTell`` where the server would refuse."""
+        try:
+            self._apply(changes)
+        except StatusError as error:
+            raise CannotTell(f"the server would refuse that: {error}") from error
+
+    def _apply(self, changes: Changes) -> None:
+        before = self.running
+        self.running = changes.running_after(before)
+        if self.running.ready_delay_s is not None:
+            self.ready_delay_s = self.running.ready_delay_s
+        if changes.zones_lost:
+            self._lose(changes.zones_lost)
+        for zone, number in changes.zones_added:
+            self._add(zone, number)
+        for name, zone in changes.node_zones:
+            self.cluster.patch(Nodes, name, {"metadata": {"labels": {LABEL_ZONE: zone or None}}})
+        if changes.zones_lost or changes.zones_added or self.running != before:
+            self._start()
+        self._patch_service(changes)
+        for workload, replicas in changes.replicas:
+            self._patch(workload, {"replicas": replicas})
+        for workload in changes.rollouts:
+            self._roll_out(workload, dict(changes.strategy))
+
+    def _lose(self, zones: Collection[str]) -> None:
+        """As the node lifecycle controller leaves it: the Nodes are not heard of, their Pods are not ready.  When Pods
+        will be evicted is written down; where no Node is left none is."""
+        self.settle(self.cluster.now + self.running.node_grace_s)
+        now = self.cluster.now
+        stamp = format_time(now)
+        nodes = self.state.nodes
+        lost = sorted(node.metadata.name for node in nodes if (node.metadata.labels or {}).get(LABEL_ZONE) in zones)
+        for name in lost:
+            unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": stamp}
+            self.cluster.patch(Nodes, name, {"status": {"conditions": [unknown]}}, subresource="status")
+        tainted = {name: now + number * _TAINT_EVERY_S for number, name in enumerate(lost)}
+        for pod in self.state.pods():
+            if pod.spec.node_name not in tainted or not is_active(pod):
+                continue
+            namespace = pod.metadata.namespace
+            document = self.cluster.get(Pods, pod.metadata.name, namespace)
+            tolerated_s = _tolerated_s(document)
+            if tolerated_s is not None and len(lost) < len(nodes):
+                self._evictions.append((tainted[pod.spec.node_name] + tolerated_s, namespace, pod.metadata.name))
+            if is_ready(pod):
+                conditions = document["status"]["conditions"]
+                for condition in conditions:
+                    if condition["type"] == "Ready":
+                        condition |= {"status": "False", "lastTransitionTime": stamp}
+                change = {"status": {"conditions": conditions}}
+                self.cluster.patch(Pods, pod.metadata.name, change, namespace=namespace, subresource="status")
+        self._evictions.sort()
+
+    def _add(self, zone: str, number: int) -> None:
+        """Nodes like the first one that works."""
+        like = next((node for node in self.state.nodes if is_working(node)), self.state.nodes[0])
+        document = self.cluster.get(Nodes, like.metadata.name)
+        for index in range(1, number + 1):
+            name = f"what-if-{zone}-{index}".lower()
+            labels = {**document["metadata"].get("labels", {}), LABEL_ZONE: zone, LABEL_HOSTNAME: name}
+            self.cluster.create(Nodes, {"metadata": {"name": name, "labels": labels}})
+            self.cluster.patch(Nodes, name, {"spec": {"taints": None}})
+            status = document.get("status") or {}
+            self.cluster.patch(Nodes, name, {"status": status}, subresource="status")
+
+    def _patch_service(self, changes: Changes) -> None:
+        change: Document = {}
+        if changes.traffic_distribution:
+            value = changes.traffic_distribution
+            change["spec"] = {"trafficDistribution": None if value == NONE else value}
+        if changes.topology_mode:
+            value = changes.topology_mode
+            change["metadata"] = {"annotations": {ANNOTATION_TOPOLOGY_MODE: None if value == NONE else value}}
+        if change:
+            meta = self._service.metadata
+            self.cluster.patch(Services, meta.name, change, namespace=meta.namespace)
+
+    def _patch(self, workload: ServiceWorkload, spec: Document) -> None:
+        namespace = self._service.metadata.namespace
+        self.cluster.patch(workload.resource, workload.name, {"spec": spec}, namespace=namespace)
+
+    def _roll_out(self, workload: ServiceWorkload, strategy: dict[str, Any]) -> None:
+        stamp = {"metadata": {"annotations": {ANNOTATION_RESTARTED: format_time(self.cluster.now)}}}
+        spec: Document = {"template": stamp}
+        if strategy:
+            if workload.resource is not Deployments:
+                raise CannotTell(f"{workload} has no max-surge and max-unavailable here: a Deployment has")
+            spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": strategy}
+        self._patch(workload, spec)
+
+
+def _tolerated_s(pod: Document) -> float | None:
+    """How long the Pod stays on a Node that is not heard of; ``None``: as long as the Node is there."""
+    found = [
+        toleration
+        for toleration in pod["spec"].get("tolerations") or ()
+        if tolerates([convert(toleration, Toleration)], _TAINT)
+    ]
+    seconds = [toleration["tolerationSeconds"] for toleration in found if "tolerationSeconds" in toleration]
+    if not found:
+        return _TOLERATED_S
+    return float(max(0, min(seconds))) if seconds else None
+
+
+def _seed(state: ClusterState) -> int:
+    """Of uids and suffixes of names: the same for the same state, and another than that which its own came of."""
+    digest = hashlib.blake2b(b"what-if", digest_size=8)
+    for record in state.records:
+        digest.update(record.uid.encode())
+    return int.from_bytes(digest.digest(), "big")
+
+
+def _is_selected(pod: Pod, service: Service) -> bool:
+    selector = service.spec.selector or {}
+    return bool(selector) and selector.items() <= (pod.metadata.labels or {}).items()
+
+
+def _usual_delay(pods: list[Pod]) -> float:
+    """The median of the time from a Pod's start until it was ready; 0 where no Pod tells."""
+    found: list[float] = []
+    for pod in pods:
+        ready = pod_condition(pod, "Ready")
+        if is_ready(pod) and ready is not None and ready.last_transition_time and pod.status.start_time:
+            found.append(max(0.0, parse_time(ready.last_transition_time) - parse_time(pod.status.start_time)))
+    return median(found) if found else 0.0
+
+
+def _times(state: ClusterState) -> Iterator[float]:
+    """When the state was read, and times of its objects: the run begins after all of them.  The age of a Pod decides
+    whether it goes before others."""
+    if state.read_at:
+        yield state.read_at
+    for pod in state.pods():
+        for text in (pod.metadata.creation_timestamp, pod.metadata.deletion_timestamp, pod.status.start_time):
+            if text:
+                yield parse_time(text) + 1
+
+
+def _readings(node: Node, running: Running) -> tuple[str, ...]:
+    """What the node's proxy watches: all slices; with subsets by zone, those for all and those for its zone."""
+    if not running.subsetting.by_zone:
+        return (ALL,)
+    zone = (node.metadata.labels or {}).get(LABEL_ZONE, "")
+    return (SHARED, f"zone={zone}") if zone else (SHARED,)
+
+
+def _shown(record: Record | None) -> tuple[str, ...]:
+    return () if record is None else (*readings_of_slice(decode(record.body, EndpointSlice)), _EVERY)
+
+
+def _emulated(number: int, node: Node) -> EmulatedNode:
+    """Where the state does not say which addresses Pods have there, they are of a range of our own."""
+    cidrs = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
+    ours = (f"100.{64 + (number >> 8)}.{number & 255}.0/24", f"fd00:64:{number:x}::/64")
+    labels = node.metadata.labels or {}
+    addresses = [address.address for address in node.status.addresses or () if address.type == "InternalIP"]
+    return EmulatedNode(
+        name=node.metadata.name,
+        zone=labels.get(LABEL_ZONE, ""),
+        pod_cidrs=cidrs or ours,
+        addresses=tuple(addresses) or ("192.0.2.1",),
+    )

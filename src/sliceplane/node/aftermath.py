@@ -1,0 +1,167 @@
+"""What follows from a change once the kernel has it: health checks, figures, flows to look at.
+
+None of it may be told before: a load balancer that hears of an endpoint which the rules do not lead to yet sends
+traffic into the void, and a latency that ends before the write is none.  So a change is noted when it is handed to a
+write, and counts when a write has succeeded; one that failed leaves it waiting for the next (upstream loses its trigger
+times and clean-ups then: ``pkg/proxy/nftables/proxier.go``).
+
+**Memory** is that of the Services there are, however long the history was, if the owner of the plane takes what there
+is to take after each write.  Two things can be waited for in vain, and have a limit each: UDP ports that went where
+flows cannot be looked at (a host without ``conntrack``), and trigger times where the kernel refuses every write.
+
+Owned by one data plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from sliceplane.consume.model import ServedPort, ServiceChange, ServiceKey
+
+#: UDP ports that went and whose flows were not looked at yet; beyond it the oldest are left to their time-out
+UDP_GONE_MAX = 10_000
+#: trigger times that wait for the kernel to take a write; later ones are not measured
+TRIGGERS_MAX = 100_000
+
+
+class HealthCheck(msgspec.Struct, frozen=True):
+    """What a load balancer is told of a Service at its health port."""
+
+    port: int
+    local_endpoints: int
+
+
+class WriteFacts(msgspec.Struct, frozen=True):
+    """Of one Service.  The numbers are of service ports that have endpoints somewhere, but none here where their
+    policy is Local."""
+
+    health: HealthCheck | None = None
+    internal_without_local: int = 0
+    external_without_local: int = 0
+    udp: tuple[ServedPort, ...] = ()
+
+
+_PLAIN = WriteFacts()
+
+
+class Aftermath:
+    """See the module.  Holds only Services of which there is something to say."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[ServiceKey, WriteFacts] = {}
+        self._triggers: list[float] = []
+        self._facts: dict[ServiceKey, WriteFacts] = {}
+        self._latencies: list[float] = []
+        self._udp: set[ServiceKey] = set()
+        self._udp_gone: dict[ServedPort, None] = {}  # the oldest first; none that is there
+        #: by Service; what the kernel has
+        self.health_checks: dict[ServiceKey, HealthCheck] = {}
+        #: service ports without an endpoint for their Local policy: the internal one, the external one
+        self.without_local = (0, 0)
+
+    def note(self, change: ServiceChange) -> None:
+        """*change* is part of the write that begins now."""
+        facts = _facts(change)
+        if facts != _PLAIN or change.service in self._facts or change.service in self._waiting:
+            self._waiting[change.service] = facts
+
+    def note_triggers(self, moments: tuple[float, ...]) -> None:
+        """Those of the write that begins now; seconds since the epoch."""
+        self._triggers.extend(moments[: TRIGGERS_MAX - len(self._triggers)])
+
+    def on_success(self, now: float) -> None:
+        """The kernel has all that was noted."""
+        for key in sorted(self._waiting):
+            old = self._facts.get(key, _PLAIN)
+            new = self._waiting[key]
+            self.without_local = (
+                self.without_local[0] + new.internal_without_local - old.internal_without_local,
+                self.without_local[1] + new.external_without_local - old.external_without_local,
+            )
+            self._note_udp(key, old.udp, new.udp)
+            self.health_checks.pop(key, None)
+            if new.health is not None:
+                self.health_checks[key] = new.health
+            self._facts.pop(key, None)
+            if new != _PLAIN:
+                self._facts[key] = new
+        self._waiting = {}
+        self._latencies.extend(max(0.0, now - moment) for moment in self._triggers)
+        self._triggers = []
+
+    def _note_udp(self, key: ServiceKey, old: tuple[ServedPort, ...], new: tuple[ServedPort, ...]) -> None:
+        if new:
+            self._udp.add(key)
+        else:
+            self._udp.discard(key)
+        for port in new:  # its flows are now judged by its endpoints
+            self._udp_gone.pop(port, None)
+        self._udp_gone.update(dict.fromkeys(port for port in old if port not in new))
+        self._drop_oldest_gone()
+
+    def _drop_oldest_gone(self) -> None:
+        if len(self._udp_gone) > UDP_GONE_MAX:
+            self._udp_gone = dict.fromkeys(list(self._udp_gone)[-UDP_GONE_MAX:])
+
+    def take_latencies(self) -> tuple[float, ...]:
+        """Seconds from what made a slice change until the kernel had it, of the writes since the last call."""
+        taken = tuple(self._latencies)
+        self._latencies = []
+        return taken
+
+    def take_udp(self) -> tuple[ServiceKey, ...]:
+        """Services with UDP ports that changed since the last call: flows to them may lead to endpoints that are
+        gone."""
+        taken = tuple(sorted(self._udp))
+        self._udp = set()
+        return taken
+
+    def take_udp_gone(self) -> tuple[ServedPort, ...]:
+        """UDP ports that are not, or are otherwise, since the last call: what they were may belong to no Service
+        now."""
+        taken = tuple(self._udp_gone)
+        self._udp_gone = {}
+        return taken
+
+    def put_back_udp(self, services: Iterable[ServiceKey], gone: Iterable[ServedPort]) -> None:
+        """What was taken, and came to nothing: it is given out again, but for what is otherwise by now."""
+        self._udp.update(key for key in services if self._udp_of(key))
+        went = (port for port in gone if port not in self._udp_of(port.name.service))
+        self._udp_gone = dict.fromkeys(went) | self._udp_gone
+        self._drop_oldest_gone()
+
+    def _udp_of(self, key: ServiceKey) -> tuple[ServedPort, ...]:
+        return self._facts.get(key, _PLAIN).udp
+
+    def udp_services(self) -> tuple[ServiceKey, ...]:
+        """All Services with UDP ports that the kernel has."""
+        return tuple(sorted(key for key, facts in self._facts.items() if facts.udp))
+
+    def check(self) -> None:
+        """The sums are those of the parts, and nothing is kept of what is not there.  O(state)."""
+        internal = sum(facts.internal_without_local for facts in self._facts.values())
+        external = sum(facts.external_without_local for facts in self._facts.values())
+        assert (internal, external) == self.without_local, f"{self.without_local} is not {self._facts}"
+        checks = {key: facts.health for key, facts in self._facts.items() if facts.health is not None}
+        assert checks == self.health_checks, f"{self.health_checks} should be {checks}"
+        assert self._udp <= set(self.udp_services()), f"{self._udp} are more than {self.udp_services()}"
+        back = [port for port in self._udp_gone if port in self._udp_of(port.name.service)]
+        assert not back, f"{back} are said to be gone"
+        assert len(self._udp_gone) <= UDP_GONE_MAX, f"{len(self._udp_gone)} UDP ports that went"
+        assert len(self._triggers) <= TRIGGERS_MAX, f"{len(self._triggers)} trigger times"
+
+
+def _facts(change: ServiceChange) -> WriteFacts:
+    internal = 0
+    external = 0
+    udp = tuple([state.port for state in change.ports if state.port.name.protocol == "UDP"])
+    for state in change.ports:
+        lacking = state.categories.has_any and not state.categories.local
+        internal += lacking and state.port.internal_local
+        external += lacking and state.port.external_local
+    health = HealthCheck(change.health_port, change.local_ready) if change.health_port else None
+    if health is None and not (internal or external or udp):
+        return _PLAIN
+    return WriteFacts(health, internal, external, udp)

@@ -1,0 +1,190 @@
+"""From a file's bytes to the fields that it gives, with the line of each.
+
+Strict, unlike upstream, which falls back to passing over what it does not know: a field that is spelled wrong, or that
+a newer release has, would be a setting that its administrator believes in and the proxy does not keep.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+import msgspec
+
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.kit.times import parse_duration
+from sliceplane.kit.yaml_documents import ParsedYaml, YamlError, parse_yaml_stream
+from sliceplane.node.configuration.fields import API_VERSION, BY_PATH, KIND, SECTIONS, ConfigField, Value
+
+DEPTH_MAX: Final = 20
+_LINE: Final = re.compile(r"line (\d+): (.*)")
+_INT32: Final = range(-(1 << 31), 1 << 31)
+_ZEROS: Final = (None, "", 0, False, "0", "0s")
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """``line`` counts from 1; 0: of the file as a whole.  ``text`` names the field."""
+
+    line: int
+    text: str
+
+
+class Read(msgspec.Struct, frozen=True):
+    """``given``: value by path, sorted.  ``lines``: where every path of the file is.  With ``problems`` the rest is as
+    much as could be read."""
+
+    given: Mapping[str, Value]
+    lines: Mapping[str, int]
+    problems: tuple[Problem, ...]
+
+    def at(self, error: FieldError) -> Problem:
+        """*error* with its place: the line of the field, or of what it is within."""
+        path = error.field.partition("[")[0]
+        while path and path not in self.lines:
+            path = path.rpartition(".")[0]
+        return Problem(self.lines.get(path, 0), str(error))
+
+
+def read(raw: bytes) -> Read:
+    """Never raises."""
+    try:
+        documents = parse_yaml_stream(raw, depth_max=DEPTH_MAX)
+        parsed = documents[0] if documents else ParsedYaml(None, ())
+        lines, more_at = _places(raw)
+    except YamlError as error:
+        return Read({}, {}, (_placed(error.placed),))
+    problems = [_placed(text) for problem in parsed.problems for text in problem.splitlines()[1:]]
+    if more_at:
+        problems.append(Problem(more_at, "a second document: the file may hold one"))
+    if not isinstance(parsed.value, dict):
+        problems.append(
+            Problem(0, f"{'is empty' if parsed.value is None else 'is not a mapping'}: a {KIND} is expected")
+        )
+        return Read({}, lines, tuple(problems))
+    draft = Read({}, lines, ())
+    errors = list(_kind_errors(parsed.value))
+    given: dict[str, Value] = {}
+    if not errors:  # a file of something else is one mistake, not twenty
+        errors += _fields(parsed.value, given)
+    problems += [draft.at(error) for error in errors]
+    problems.sort(key=lambda problem: problem.line)
+    return Read(dict(sorted(given.items())), lines, tuple(problems))
+
+
+def _placed(text: str) -> Problem:
+    match = _LINE.search(text)
+    return Problem(int(match[1]), match[2]) if match else Problem(0, text)
+
+
+def _places(raw: bytes) -> tuple[dict[str, int], int]:
+    """The line of each path of at most two parts, and of a second document (0: there is none).  Raises ``YamlError``
+    for what comes after the first document and is no YAML."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    lines: dict[str, int] = {}
+    try:
+        roots = [root for root in yaml.compose_all(raw.decode(), Loader=loader) if root.end_mark.index]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise YamlError(f"yaml: {f'line {mark.line + 1}: ' if mark else ''}{error.problem}") from None
+    for key, node in _members(roots[0]) if roots else ():
+        lines[key] = lines.get(key, node.start_mark.line + 1)
+        lines.update({f"{key}.{name}": inner.start_mark.line + 1 for name, inner in _members(node)})
+    real = [root for root in roots[1:] if root.value]
+    return lines, real[0].start_mark.line + 1 if real else 0
+
+
+def _members(node: Any) -> Iterator[tuple[str, Any]]:
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                yield str(key.value), value
+
+
+def _kind_errors(document: dict[str, Any]) -> Iterator[FieldError]:
+    for name, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        value = document.get(name)
+        if not value:
+            yield required(name, f"must be {wanted}")
+        elif value == "ConfigMap":
+            yield forbidden_field(name, "a ConfigMap holds the file, as its key config.conf: name the file itself")
+            return
+        elif value != wanted and document.get("kind") != "ConfigMap":
+            yield not_supported(name, value, (wanted,))
+
+
+def _fields(document: dict[str, Any], given: dict[str, Value]) -> Iterator[FieldError]:
+    """Puts what is given into *given*."""
+    for name, value in document.items():
+        if name in {"apiVersion", "kind"}:
+            continue
+        if name in SECTIONS:
+            if isinstance(value, dict):
+                for inner, member in value.items():
+                    yield from _field(f"{name}.{inner}", member, given)
+            elif value is not None:
+                yield invalid_value(name, value, "must be a mapping")
+        else:
+            yield from _field(name, value, given)
+
+
+def _field(path: str, value: Any, given: dict[str, Value]) -> Iterator[FieldError]:
+    field = BY_PATH.get(path)
+    if field is None:
+        near = get_close_matches(path, BY_PATH, n=1, cutoff=0.8)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        yield forbidden_field(path, f"unknown field{hint}")
+        return
+    try:
+        parsed = _value(field, value)
+    except ValueError as error:
+        yield invalid_value(path, value, str(error))
+        return
+    if parsed is not None and (field.pointer or parsed not in {"", False, ()}):
+        given[path] = parsed
+
+
+def _value(field: ConfigField, value: Any) -> Value:
+    """The value in the form of ``Value``.  Raises ``ValueError`` with what it must be."""
+    if value is None:
+        return None
+    match field.kind:
+        case "string" if isinstance(value, str):
+            return value
+        case "boolean" if isinstance(value, bool):
+            return value
+        case "integer" if isinstance(value, int) and not isinstance(value, bool) and value in _INT32:
+            return value
+        case "number" if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        case "duration" if isinstance(value, str) and (seconds := parse_duration(value)) is not None:
+            return seconds
+        case "strings" if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        case "gates" if isinstance(value, dict) and all(isinstance(on, bool) for on in value.values()):
+            return tuple(sorted(value.items()))
+        case "free":
+            return None if _is_zero(value) else str(value)
+    raise ValueError(_MUST_BE[field.kind])
+
+
+_MUST_BE: Final = {
+    "string": "must be a string",
+    "boolean": "must be true or false",
+    "integer": "must be a 32-bit integer",
+    "number": "must be a number",
+    "duration": "must be a duration with its unit, such as 30s or 1m30s",
+    "strings": "must be a list of strings",
+    "gates": "must be a mapping from names to true or false",
+}
+
+
+def _is_zero(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_zero(member) for member in value.values())
+    return not value if isinstance(value, list) else value in _ZEROS

@@ -1,0 +1,174 @@
+"""What the given fields amount to: the values that hold, in the form in which the proxy uses them.
+
+As upstream's internal type, the fields of the mode's own section come to the top.  An empty ``mode`` means nftables
+here and iptables upstream; files that leave it empty and set fields of ``iptables`` mean them, so what ``nftables``
+does not give is taken from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import msgspec
+
+from sliceplane.kit.ip import parse_strict
+from sliceplane.kit.times import format_duration
+from sliceplane.node.configuration.fields import (
+    API_VERSION,
+    BY_PATH,
+    DEFAULT_MODE,
+    FIELDS,
+    KIND,
+    ConfigField,
+    Mode,
+    Value,
+    effective_mode,
+)
+
+Given = Mapping[str, Value]
+DetectLocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
+Listen = tuple[str, int]
+
+
+class ConntrackSettings(msgspec.Struct, frozen=True):
+    """``max_per_core`` 0: the bound is left alone.  Timeouts in seconds; 0: left alone.  ``asked``: names of members
+    that were given another value than the default, so that it is an error if they cannot be had."""
+
+    max_per_core: int = 0
+    min: int = 0
+    tcp_established_timeout_s: float = 0.0
+    tcp_close_wait_timeout_s: float = 0.0
+    tcp_be_liberal: bool = False
+    udp_timeout_s: float = 0.0
+    udp_stream_timeout_s: float = 0.0
+    asked: frozenset[str] = frozenset()
+
+
+class ProxySettings(msgspec.Struct, frozen=True):
+    """All that a node proxy can be told.  ``bind_address`` "": the Node's addresses are its own.  ``healthz`` and
+    ``metrics`` ``None``: not served.  ``oom_score_adj`` ``None``: left alone."""
+
+    mode: Mode = DEFAULT_MODE
+    kubeconfig: str = ""
+    hostname_override: str = ""
+    bind_address: str = ""
+    healthz: Listen | None = None
+    metrics: Listen | None = None
+    cluster_cidrs: tuple[str, ...] = ()
+    detect_local_mode: DetectLocalMode = "ClusterCIDR"
+    pod_bridge_interface: str = ""
+    pod_interface_name_prefix: str = ""
+    masquerade_all: bool = False
+    node_port_addresses: tuple[str, ...] = ("primary",)
+    sync_period_s: float = 30.0
+    min_sync_period_s: float = 0.0
+    oom_score_adj: int | None = None
+    #: ``NAME=BOOL,...``
+    feature_gates: str = ""
+    conntrack: ConntrackSettings = ConntrackSettings()
+
+
+def value_of(given: Given, path: str) -> Any:
+    """What holds for a field: what is given, or its default."""
+    return given.get(path, BY_PATH[path].default)
+
+
+def sectioned(given: Given, name: str) -> Any:
+    """What holds for a field of the mode's section (``syncPeriod``, ``masqueradeAll``, ...); of ``iptables`` for all
+    modes that have no section with these fields."""
+    mode = str(value_of(given, "mode"))
+    sections = {"": (DEFAULT_MODE, "iptables"), DEFAULT_MODE: (DEFAULT_MODE,)}.get(mode, ("iptables",))
+    paths = [path for section in sections if (path := f"{section}.{name}") in given]
+    return value_of(given, paths[0] if paths else f"{sections[0]}.{name}")
+
+
+def settings_of(given: Given, *, listen_by_default: bool) -> ProxySettings:
+    """*given* was found valid.  *listen_by_default*: health and metrics are served although nothing says where."""
+    bind_address = str(value_of(given, "bindAddress"))
+    unspecified = parse_strict(bind_address) in {parse_strict("0.0.0.0"), parse_strict("::")}
+    listens = [
+        _listen(given, path, six=":" in bind_address) if listen_by_default or path in given else None
+        for path in ("healthzBindAddress", "metricsBindAddress")
+    ]
+    return ProxySettings(
+        mode=cast(Mode, effective_mode(str(value_of(given, "mode")))),
+        kubeconfig=str(value_of(given, "clientConnection.kubeconfig")),
+        hostname_override=str(value_of(given, "hostnameOverride")),
+        bind_address="" if unspecified else bind_address,
+        healthz=listens[0],
+        metrics=listens[1],
+        cluster_cidrs=tuple(filter(None, map(str.strip, str(value_of(given, "clusterCIDR")).split(",")))),
+        detect_local_mode=cast(DetectLocalMode, value_of(given, "detectLocalMode")),
+        pod_bridge_interface=str(value_of(given, "detectLocal.bridgeInterface")),
+        pod_interface_name_prefix=str(value_of(given, "detectLocal.interfaceNamePrefix")),
+        masquerade_all=bool(sectioned(given, "masqueradeAll")),
+        node_port_addresses=tuple(value_of(given, "nodePortAddresses")),
+        sync_period_s=float(sectioned(given, "syncPeriod")),
+        min_sync_period_s=float(sectioned(given, "minSyncPeriod")),
+        oom_score_adj=int(value_of(given, "oomScoreAdj")),
+        feature_gates=",".join(f"{name}={str(on).lower()}" for name, on in value_of(given, "featureGates")),
+        conntrack=_conntrack(given),
+    )
+
+
+def _conntrack(given: Given) -> ConntrackSettings:
+    def seconds(name: str) -> float:
+        return float(value_of(given, f"conntrack.{name}"))
+
+    return ConntrackSettings(
+        max_per_core=int(value_of(given, "conntrack.maxPerCore")),
+        min=int(value_of(given, "conntrack.min")),
+        tcp_established_timeout_s=seconds("tcpEstablishedTimeout"),
+        tcp_close_wait_timeout_s=seconds("tcpCloseWaitTimeout"),
+        tcp_be_liberal=bool(value_of(given, "conntrack.tcpBeLiberal")),
+        udp_timeout_s=seconds("udpTimeout"),
+        udp_stream_timeout_s=seconds("udpStreamTimeout"),
+        asked=frozenset(
+            path.partition(".")[2]
+            for path, value in given.items()
+            if path.startswith("conntrack.") and value != BY_PATH[path].default
+        ),
+    )
+
+
+def _listen(given: Given, path: str, *, six: bool) -> Listen:
+    """The default is on the family of ``bindAddress``, as upstream."""
+    text = str(value_of(given, path))
+    host, port = split_listen(text)
+    if six and path not in given:
+        host = {"0.0.0.0": "::", "127.0.0.1": "::1"}[host]
+    return host, port
+
+
+def split_listen(text: str) -> Listen:
+    """``ADDRESS:PORT``, IPv6 in brackets; port -1 where there is none."""
+    host, _, port = text.rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else -1
+    return host.removeprefix("[").removesuffix("]"), number
+
+
+def document_of(given: Given) -> dict[str, Any]:
+    """The whole configuration as a document for a file: every field of today's with the value that holds."""
+    document: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND}
+    for field in FIELDS:
+        if field.gone or field.kind == "free":
+            continue
+        section, dot, name = field.path.partition(".")
+        target = document.setdefault(section, {}) if dot else document
+        target[name if dot else section] = _written(field, value_of(given, field.path))
+    return document
+
+
+def _written(field: ConfigField, value: Value) -> Any:
+    match field.kind:
+        case "duration":
+            assert isinstance(value, float), f"{field.path}: {value!r} is no duration"
+            return format_duration(value)
+        case "strings":
+            assert isinstance(value, tuple), f"{field.path}: {value!r} is no list"
+            return list(value) or None
+        case "gates":
+            assert isinstance(value, tuple), f"{field.path}: {value!r} has no gates"
+            return dict(cast(tuple[tuple[str, bool], ...], value)) or None
+    return value

@@ -1,0 +1,62 @@
+"""What connection tracking is to be told by the kernel's settings (upstream: ``cmd/kube-proxy/app/conntrack.go``).
+
+Names are below ``/proc/sys/net/netfilter``.  Upstream's defaults are wishes: it is no error if one cannot be had, and a
+bound that was raised is not lowered to it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+
+from sliceplane.node.configuration.settings import ConntrackSettings
+
+CONNTRACK_MAX_LIMIT: Final = 1_048_576
+MAX: Final = "nf_conntrack_max"
+
+
+class Sysctl(msgspec.Struct, frozen=True):
+    """``asked``: the configuration has another value than the default, in ``field``.  ``only_raise``: a greater one
+    stays."""
+
+    name: str
+    value: int
+    field: str
+    asked: bool
+    only_raise: bool = False
+
+
+def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, ...]:
+    """In the order of writing.  *cpus*: how many this machine has."""
+    sysctls = []
+    bound = conntrack_max(settings, cpus)
+    if bound:
+        asked = bool(settings.asked & {"maxPerCore", "min"})
+        field = "maxPerCore" if "maxPerCore" in settings.asked or not asked else "min"
+        sysctls.append(Sysctl(MAX, bound, f"conntrack.{field}", asked, only_raise=not asked))
+    if settings.tcp_be_liberal:
+        sysctls.append(Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", asked=True))
+    for name, field, seconds in (
+        ("nf_conntrack_tcp_timeout_established", "tcpEstablishedTimeout", settings.tcp_established_timeout_s),
+        ("nf_conntrack_tcp_timeout_close_wait", "tcpCloseWaitTimeout", settings.tcp_close_wait_timeout_s),
+        ("nf_conntrack_udp_timeout", "udpTimeout", settings.udp_timeout_s),
+        ("nf_conntrack_udp_timeout_stream", "udpStreamTimeout", settings.udp_stream_timeout_s),
+    ):
+        if seconds > 0:
+            sysctls.append(Sysctl(name, max(1, math.floor(seconds)), f"conntrack.{field}", field in settings.asked))
+    return tuple(sysctls)
+
+
+def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:
+    """Connections that are tracked at most; 0: the bound is left alone."""
+    assert cpus > 0, f"{cpus} CPUs"
+    if settings.max_per_core <= 0:
+        return 0
+    return min(max(settings.max_per_core * cpus, settings.min), CONNTRACK_MAX_LIMIT)
+
+
+def hash_buckets(bound: int) -> int:
+    """How many buckets the table of flows needs at least for so many connections."""
+    return bound // 4

@@ -1,0 +1,111 @@
+"""A file with a node proxy's configuration: read, judged, and watched while the proxy runs.
+
+Upstream ends at every change of the file, to be started again by its supervisor.  So does this, but looks first: a
+file that could not be started with is complained of, and the proxy goes on with what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from sliceplane.api.gates import NEWEST, Release
+from sliceplane.kit.io.files import read_bytes
+from sliceplane.kit.io.log import get_logger
+from sliceplane.node.configuration.reading import read
+from sliceplane.node.configuration.settings import Given, ProxySettings, document_of, settings_of
+from sliceplane.node.configuration.validation import MODES, errors_of, notes_on
+
+#: how often the file is looked at
+LOOK_PERIOD_S: Final = 5.0
+FILE_BYTES_MAX: Final = 1 << 20
+
+_log = get_logger("node-proxy")
+
+
+class ConfigError(Exception):
+    """The file cannot be used; ``str()`` has a line for each mistake, with its place."""
+
+
+class ConfigFile(msgspec.Struct, frozen=True):
+    """A file that is good.  ``notes``: what to tell about it, sentences with their places."""
+
+    path: Path
+    raw: bytes
+    given: Given
+    notes: tuple[str, ...]
+
+
+def load_config(path: Path, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST) -> ConfigFile:
+    """Raises ``ConfigError``."""
+    raw = _bytes_of(path)
+    parsed = read(raw)
+    problems = parsed.problems or tuple(
+        parsed.at(error) for error in errors_of(parsed.given, modes=modes, release=release)
+    )
+    if problems:
+        raise ConfigError("\n".join(_placed(path, problem.line, problem.text) for problem in problems))
+    notes = [parsed.at(note) for note in notes_on(parsed.given)]
+    return ConfigFile(path, raw, parsed.given, tuple(_placed(path, note.line, note.text) for note in notes))
+
+
+def _placed(path: Path, line: int, text: str) -> str:
+    return f"{path}:{line}: {text}" if line else f"{path}: {text}"
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return read_bytes(path, FILE_BYTES_MAX)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+
+
+def _meaning(config: ConfigFile) -> ProxySettings:
+    return settings_of(config.given, listen_by_default=True)
+
+
+async def changed(
+    config: ConfigFile,
+    look: asyncio.Event,
+    *,
+    modes: tuple[str, ...] = MODES,
+    release: Release = NEWEST,
+    look_period_s: float = LOOK_PERIOD_S,
+) -> None:
+    """Returns when the file means something else than *config*, and can be used.  *look* is set for an
+    answer now (SIGHUP): then a file that is no good is complained of again."""
+    seen = config.raw
+    complained = ""
+    while True:
+        try:
+            async with asyncio.timeout(look_period_s):
+                await look.wait()
+        except TimeoutError:
+            pass
+        asked = look.is_set()
+        look.clear()
+        try:
+            raw = _bytes_of(config.path)
+            if raw == seen and not asked:
+                continue
+            seen = raw
+            if _meaning(load_config(config.path, modes=modes, release=release)) != _meaning(config):
+                return
+            complained = ""
+        except ConfigError as error:
+            if asked or str(error) != complained:
+                complained = str(error)
+                _log.error("the configuration file is not used", problem=complained.replace("\n", "; "))
+
+
+def written(path: Path, given: Given) -> None:
+    """Writes the whole configuration there, for ``load_config``.  Raises ``ConfigError``."""
+    import yaml
+
+    try:
+        path.write_text(yaml.safe_dump(document_of(given), sort_keys=True, default_flow_style=False))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error

@@ -1,0 +1,252 @@
+"""What a node proxy does when the kernel has a write: tells figures, opens and closes health ports, forgets UDP flows.
+
+``node.aftermath`` says what there is to tell.  Health ports follow within the write's own task: a load balancer
+never hears of more than the rules have.  Flows are looked at by a task of their own: the next write must not wait
+for a listing of them.
+
+**Health ports** are small HTTP servers, one per port (upstream: ``pkg/proxy/healthcheck/service_health.go``).  A load
+balancer asks each node "have you endpoints of this Service?" at the Service's healthCheckNodePort; 200 is yes.  Any
+path and method will do.  The two IP families answer apart, each with its own count, so a load balancer hears of the
+endpoints that it can reach.  They listen where node ports are, in the network namespace of the rules.
+
+``serviceProxyHealthy`` says whether the rules are as they should be.  That the API server is away does not count here:
+the rules of before are the best there are, and a load balancer that is sent away from every node at once has no node
+left.  ``door`` bounds what a connection may cost; the ports themselves take at most a quarter of the descriptors a
+family.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from sliceplane.consume.model import ServiceKey
+from sliceplane.kit.io import descriptors
+from sliceplane.kit.io.door import Door, GuardedPort, door
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.ip import Family
+from sliceplane.node.aftermath import HealthCheck
+from sliceplane.node.conntrack import Expected
+from sliceplane.node.io.kernel.conntrack import ConntrackError
+from sliceplane.node.io.kernel.netns import Listen, listening_in
+from sliceplane.node.io.metrics import ProxyMetrics
+from sliceplane.node.io.timing import FLOWS_RETRY_S
+from sliceplane.node.plane import AnyNodePlane
+
+#: after a pass over UDP flows, the pause until the next one, in lengths of that pass: a tenant who changes a Service
+#: all the time must not keep the loop busy with a large table
+FLOWS_REST = 4
+FLOWS_REST_MAX_S = 30.0
+
+_log = get_logger("node-proxy")
+
+
+class FlowForgetter(Protocol):
+    """What is needed of ``conntrack.Conntrack``."""
+
+    async def reconcile(self, family: Family, expected: Expected) -> int: ...
+
+
+class Consequences:
+    """Of one IP family's writes.  *flows* forgets stale UDP flows (``None``: they are left)."""
+
+    def __init__(
+        self,
+        plane: AnyNodePlane,
+        metrics: ProxyMetrics,
+        flows: FlowForgetter | None,
+        *,
+        healthy: Callable[[], bool],
+        on_port_failed: Callable[[ServiceKey, str], None],
+        listen: Listen,
+        clock: Callable[[], float],
+        flows_retry_s: float = FLOWS_RETRY_S,
+    ) -> None:
+        self._plane = plane
+        self._metrics = metrics
+        self._flows = flows
+        self._flows_retry_s = flows_retry_s
+        self._clock = clock
+        self._health = ServiceHealth(plane.family, healthy, on_port_failed, listen, clock=clock)
+        self._changed = asyncio.Event()
+        self._all_flows = False
+
+    async def on_written(self, *, full: bool) -> None:
+        """The kernel has what the plane has."""
+        plane = self._plane
+        aftermath = plane.aftermath
+        latencies = aftermath.take_latencies()
+        unserved = len(plane.tracker.unserved)
+        self._metrics.on_written(plane.family, self._clock(), latencies, aftermath.without_local, unserved)
+        if self._flows is None:
+            aftermath.take_udp()
+            aftermath.take_udp_gone()
+        self._all_flows = self._all_flows or full
+        self._changed.set()
+        await self._health.update(aftermath.health_checks, plane.node_port_addresses)
+
+    async def run(self) -> None:
+        """Forgets UDP flows to endpoints that are gone, until cancelled: after each write those of the Services that
+        changed, after a full one all; all too where a port went, whose address may be another Service's as well."""
+        plane = self._plane
+        aftermath = self._plane.aftermath
+        complained = ""
+        while self._flows is not None:
+            await self._changed.wait()
+            self._changed.clear()
+            services = aftermath.take_udp()
+            gone = aftermath.take_udp_gone()
+            if self._all_flows or gone:
+                self._all_flows = False
+                services = aftermath.udp_services()
+            if not services and not gone:
+                continue
+            expected = plane.tracker.expected_flows(services, gone)
+            started = self._clock()
+            try:
+                forgotten = await self._flows.reconcile(plane.family, expected)
+            except ConntrackError as error:
+                if str(error) != complained:
+                    complained = str(error)
+                    _log.error("stale UDP flows not forgotten", family=plane.family, error=complained)
+                aftermath.put_back_udp(services, gone)
+                await asyncio.sleep(self._flows_retry_s)
+                self._changed.set()
+                continue
+            complained = ""
+            seconds = self._clock() - started
+            self._metrics.on_conntrack(plane.family, seconds, forgotten)
+            await asyncio.sleep(min(seconds * FLOWS_REST, FLOWS_REST_MAX_S))
+
+    @property
+    def asked(self) -> dict[int, float]:
+        return self._health.asked()
+
+    async def close(self) -> None:
+        await self._health.close()
+
+
+def last_asked(families: Iterable[Consequences]) -> dict[int, float]:
+    """When each health check port was asked last, or opened: a balancer asks one family."""
+    found: dict[int, float] = {}
+    for of_family in families:
+        for port, at in of_family.asked.items():
+            found[port] = max(at, found.get(port, at))
+    return found
+
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_ANY: dict[Family, str] = {"IPv4": "0.0.0.0", "IPv6": "::"}  # load balancers are elsewhere
+
+#: of the process's descriptors that the ports of one family may take: Services are made by tenants
+_SHARE_OF_DESCRIPTORS = 4
+
+#: of the Event on the Service, and of the line in the log
+FAILED = "FailedToStartServiceHealthcheck"
+
+_health_log = get_logger("service-health")
+
+
+class ServiceHealth:
+    """The servers of one IP family.  One caller at a time."""
+
+    def __init__(
+        self,
+        family: Family,
+        healthy: Callable[[], bool],
+        on_failed: Callable[[ServiceKey, str], None] | None = None,
+        listen: Listen = listening_in(""),  # noqa: B008  # a function without state
+        guard: Door = door,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """*on_failed* is told, once, of a Service whose port cannot be had, and why.  *listen* opens sockets."""
+        self._listen = listen
+        self._guard = guard
+        self._family: Family = family
+        self._healthy = healthy
+        self._on_failed = on_failed
+        self._checks: dict[ServiceKey, HealthCheck] = {}
+        self._servers: dict[ServiceKey, tuple[int, tuple[str, ...], GuardedPort]] = {}
+        self._failed: set[ServiceKey] = set()
+        self._clock = clock
+        #: when it was asked last, or opened
+        self._asked: dict[ServiceKey, float] = {}
+
+    def asked(self) -> dict[int, float]:
+        """By port."""
+        return {port: self._asked[key] for key, (port, _, _) in sorted(self._servers.items())}
+
+    async def update(self, checks: Mapping[ServiceKey, HealthCheck], addresses: tuple[str, ...] | None) -> None:
+        """Serve exactly *checks*, at *addresses* (``None``: everywhere).  A port that cannot be had is told once and
+        tried again at every call."""
+        self._checks = dict(checks)
+        hosts = (_ANY[self._family],) if addresses is None else addresses
+        for key in sorted(self._servers):
+            port, served, served_by = self._servers[key]
+            if key not in checks or (checks[key].port, hosts) != (port, served):
+                del self._servers[key], self._asked[key]
+                await served_by.close()
+        for key in sorted(checks.keys() - self._servers.keys()):
+            await self._open(key, checks[key].port, hosts)
+        self._failed &= checks.keys()
+
+    async def close(self) -> None:
+        await self.update({}, None)
+
+    async def _open(self, key: ServiceKey, port: int, hosts: tuple[str, ...]) -> None:
+        async def answer(_: web.BaseRequest) -> web.Response:
+            return self._answer(key)
+
+        served = GuardedPort(answer, self._guard)
+        try:
+            if (len(self._servers) + 1) * len(hosts) > descriptors.limit() // _SHARE_OF_DESCRIPTORS:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            for host in hosts:
+                await served.listen(await self._listen(host, port))
+        except OSError as error:
+            await served.close()  # all or none
+            descriptors.tell(error, f"health check port {port}")
+            if key not in self._failed:
+                self._failed.add(key)
+                why = os.strerror(error.errno or 0)
+                _health_log.warning(FAILED, service=str(key), port=port, family=self._family, error=why)
+                if self._on_failed is not None:
+                    self._on_failed(key, f"node cannot serve health checks on port {port} ({self._family}): {why}")
+            return
+        except asyncio.CancelledError:
+            await served.close()
+            raise
+        self._failed.discard(key)
+        self._servers[key] = (port, hosts, served)
+        self._asked[key] = self._clock()
+
+    def _answer(self, key: ServiceKey) -> web.Response:
+        from aiohttp import web
+
+        if key in self._asked:
+            self._asked[key] = self._clock()
+        check = self._checks.get(key)
+        count = check.local_endpoints if check is not None else 0
+        healthy = self._healthy()
+        document = {
+            "service": {"namespace": key.namespace, "name": key.name},
+            "localEndpoints": count,
+            "serviceProxyHealthy": healthy,
+        }
+        return web.Response(
+            status=200 if count and healthy else 503,
+            body=json.dumps(document, indent="\t").encode(),
+            headers={
+                "Content-Type": "application/json",
+                "X-Content-Type-Options": "nosniff",
+                "X-Load-Balancing-Endpoint-Weight": str(count),
+            },
+        )

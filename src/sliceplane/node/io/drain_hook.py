@@ -1,0 +1,224 @@
+"""The ``preStop`` door: a node proxy answers the kubelet's hook in a Pod's place, when no node sends to it any more.
+
+::
+
+    metadata: {annotations: {sliceplane.dev/drain-barrier: "true"}}
+    spec: {containers: [{lifecycle: {preStop: {httpGet: {port: 10261, path: /drain}}}}]}
+
+The kubelet calls the Pod's own address from the host's namespace (``pkg/kubelet/lifecycle/handlers.go``), so a rule in
+the output hook leads that port of the Pods here that opted in to a loopback port of ours, and the original destination
+says which Pod is meant.  The answer comes when the controllers' leader has written the condition
+``sliceplane.dev/Drained``, which this proxy sees as it watches the Pods of its node; or after ``?timeout=`` seconds.
+
+New connections are what it waits for; with ``?idle=`` seconds it waits so long besides, at most, until this node
+tracks no TCP connection to the Pod: those that are open end when the application, or its clients, end them.
+
+A hook never fails, and may come before any slice says that the Pod goes: then it waits for that, too.  The rules are
+taken away at the end, so that no other program of the host is called in a Pod's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from sliceplane.api.core import Pod
+from sliceplane.api.discovery import ANNOTATION_DRAIN_BARRIER
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import Pods
+from sliceplane.consume.drain.answer import condition_of
+from sliceplane.kit.io.door import Door, GuardedPort
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.pages import PageError
+from sliceplane.kit.ip import Family, parse_strict
+from sliceplane.kit.rng import Rng
+from sliceplane.node.io.kernel.backend import AnyBackend, KernelError
+from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
+from sliceplane.node.io.kernel.netns import Listen
+from sliceplane.watch.cache import Change
+from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.reflect import RunningInformer
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+TIMEOUT_S: Final = 20.0
+#: whatever a hook asks for
+TIMEOUT_S_MAX: Final = 3600.0
+_RETRY_S: Final = 1.0
+_NOT_KNOWN: Final = "not known to be drained"
+_LOOPBACK: Final[dict[Family, str]] = {"IPv4": "127.0.0.1", "IPv6": "::1"}
+_SO_ORIGINAL_DST: Final = 80
+_SOL_IPV6: Final = 41
+
+_log = get_logger("node-proxy")
+
+
+class DrainHook:
+    """Of one node.  *port* is the hook's, and ours on loopback."""
+
+    def __init__(
+        self,
+        node: str,
+        client: Client,
+        backend: AnyBackend,
+        *,
+        port: int,
+        listen: Listen,
+        families: tuple[Family, ...],
+        clock: Callable[[], float],
+        rng: Rng,
+        flows: Conntrack,
+    ) -> None:
+        self._backend = backend
+        self._flows = flows
+        self._port = port
+        self._listen = listen
+        self._families = families
+        selection = Selection(Pods, field_selector=f"spec.nodeName={node}")
+        self._informer = RunningInformer[Pod](client, selection, clock=clock, rng=rng)
+        #: Pods that opted in, by their addresses
+        self._pods: dict[str, Pod] = {}
+        self._moved = asyncio.Event()
+        #: those who wait for news of a Pod, by its key
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[None]:
+        """Raises ``PageError`` where the port cannot be had."""
+        served = GuardedPort(self._answer, Door(life_s=TIMEOUT_S_MAX))
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            try:
+                for family in self._families:
+                    await served.listen(await self._listen(_LOOPBACK[family], self._port))
+            except OSError as error:
+                raise PageError(f"--drain-port {self._port}: {error.strerror or error}") from error
+            self._informer.add_handler(self._on_pods, lambda: None)
+            tasks.append(asyncio.create_task(self._informer.run(), name="node-proxy-pods"))
+            tasks.append(asyncio.create_task(self._keep_rules(), name="node-proxy-hooks"))
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await served.close()
+            await self._admit(())
+
+    # Pods
+
+    def _on_pods(self, changes: tuple[Change[Pod], ...]) -> None:
+        for change in changes:
+            for address in _addresses(change.old):
+                if (
+                    self._pods.get(address) is not None
+                    and self._pods[address].metadata.key == change.object.metadata.key
+                ):
+                    del self._pods[address]
+            if change.new is not None:
+                self._pods.update(dict.fromkeys(_addresses(change.new), change.new))
+            for event in self._waiting.get(change.object.metadata.key, ()):
+                event.set()
+        self._moved.set()
+
+    async def _keep_rules(self) -> None:
+        admitted: tuple[str, ...] | None = None
+        while True:
+            self._moved.clear()
+            wanted = tuple(sorted(self._pods))
+            if wanted != admitted:
+                admitted = wanted if await self._admit(wanted) else None
+            if admitted is None:
+                await asyncio.sleep(_RETRY_S)
+            else:
+                await self._moved.wait()
+
+    async def _admit(self, addresses: tuple[str, ...]) -> bool:
+        try:
+            await self._backend.admit(self._families, addresses, self._port)
+        except KernelError as error:
+            _log.warning("preStop hooks are not answered", error=str(error))
+            return False
+        return True
+
+    # Hooks
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        from aiohttp import web
+
+        transport = request.transport
+        sock = None if transport is None else transport.get_extra_info("socket")
+        pod = self._pods.get(original_destination(sock)) if sock is not None else None
+        if pod is None:
+            return web.Response(status=404, text="no Pod of this node that opted in has this address\n")
+        text = await self._drained(pod, _seconds(request.query.get("timeout", ""), TIMEOUT_S))
+        idle_s = _seconds(request.query.get("idle", ""), 0.0)
+        if idle_s and not text.startswith(_NOT_KNOWN):
+            text += await self._idle(pod, idle_s)
+        return web.Response(text=f"{text}\n")
+
+    async def _idle(self, pod: Pod, idle_s: float) -> str:
+        """Until this node tracks no connection to *pod*."""
+        clock = asyncio.get_running_loop().time
+        ends = clock() + idle_s
+        try:
+            while left := sum([await self._flows.established(address) for address in _addresses(pod)]):
+                if clock() >= ends:
+                    return f"; open connections after {idle_s:g} s: {left}"
+                await asyncio.sleep(_RETRY_S)
+        except ConntrackError as error:
+            return f"; open connections are not known: {error}"
+        return "; no connection is open"
+
+    async def _drained(self, pod: Pod, timeout_s: float) -> str:
+        key = pod.metadata.key
+        news = asyncio.Event()
+        self._waiting.setdefault(key, set()).add(news)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    news.clear()
+                    now = self._informer.cache.get(key)
+                    if now is None or now.metadata.uid != pod.metadata.uid:
+                        return "the Pod is gone"
+                    condition = condition_of(now)
+                    if condition is not None and condition.status == "True":
+                        return f"drained: {condition.message}"
+                    await news.wait()
+        except TimeoutError:
+            return f"{_NOT_KNOWN} after {timeout_s:g} s"
+        finally:
+            self._waiting[key].discard(news)
+            if not self._waiting[key]:
+                del self._waiting[key]
+
+
+def original_destination(sock: socket.socket) -> str:
+    """Where the peer of a redirected connection thinks it is; "" if nothing redirected it."""
+    try:
+        if sock.family == socket.AF_INET6:
+            raw = sock.getsockopt(_SOL_IPV6, _SO_ORIGINAL_DST, 28)
+            return socket.inet_ntop(socket.AF_INET6, raw[8:24])
+        raw = sock.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16)
+        return socket.inet_ntop(socket.AF_INET, struct.unpack("!4s", raw[4:8])[0])
+    except OSError:
+        return ""
+
+
+def _addresses(pod: Pod | None) -> tuple[str, ...]:
+    """Those by which a hook may mean it.  An address of the host is that of others, too."""
+    if pod is None or pod.spec.host_network or pod.status.phase in ("Succeeded", "Failed"):
+        return ()
+    if ANNOTATION_DRAIN_BARRIER not in (pod.metadata.annotations or {}):
+        return ()
+    parsed = (parse_strict(entry.ip) for entry in pod.status.pod_ips or ())
+    return tuple(str(address) for address in parsed if address is not None)
+
+
+def _seconds(text: str, otherwise_s: float) -> float:
+    digits = text.removesuffix("s")
+    return min(float(digits), TIMEOUT_S_MAX) if digits.isascii() and digits.isdecimal() else otherwise_s

@@ -1,0 +1,178 @@
+"""The node proxy's pages, and what they tell: is what the kernel has as new as what there is?  Upstream:
+``pkg/proxy/healthcheck/``.
+
+``/healthz`` and ``/livez`` answer 200, or 503 with the ``reasons``, each a sentence: the kernel refused the last write,
+a change has been waiting for longer than twice the sync period, or the API server does not answer, so that what we have
+missed is unknown.  The last is asked when the page is, so an answer is never older than about a second.  A proxy that
+cannot write rules is unhealthy even though its process is fine: everything else would keep a load balancer sending
+traffic to stale endpoints.
+
+``/healthz`` alone is 503, too, while the Node is about to go (``nodeEligible`` false): load balancers shall look
+elsewhere, but that is no reason to restart the proxy.  For the same reason ``/livez`` stays 200 where all that is wrong
+is a right or an API that is missing (403, 404): its body says so.
+
+``warnings`` are what happened lately and is mended, such as rules that another program deleted; they turn nothing red.
+
+The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that says that the process lives.  Where it is
+a loopback address it also has, for ``sliceplane drift``, ``/versions/endpointslices`` and ``/versions/services`` (what
+the caches hold) and ``/rules`` (where the kernel is not as the proxy believes): these pages tell names of Services, and
+``/rules`` costs a listing of the table.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from sliceplane.api.codec import encode
+from sliceplane.api.scheme import Resource
+from sliceplane.consume.progress import FOLLOWED
+from sliceplane.kit.io.door import door
+from sliceplane.kit.io.pages import Page, PageMaker
+from sliceplane.kit.ip import Family
+from sliceplane.kit.metrics import Metrics, merged
+from sliceplane.kit.times import format_micro_time
+from sliceplane.node.io.kernel.backend import KernelError
+from sliceplane.node.io.metrics import ProxyMetrics
+from sliceplane.node.io.timing import HEALTH_TIMEOUT_S
+from sliceplane.node.schedule import Freshness
+
+
+class ProxyHealth(msgspec.Struct, frozen=True):
+    """For /healthz and metrics.  ``healthy``: the kernel took the last write of every family, and nothing has been
+    waiting for longer than ``timeout_s``; if not, ``reasons`` say why, one sentence each.
+
+    ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current (``None``:
+    unknown).  It is told but does not count here: while the API server is away, the rules of before are the best there
+    are.  ``NodeProxy.unanswered`` is for those who want to know.
+    """
+
+    healthy: bool
+    synced: bool
+    families: tuple[tuple[Family, Freshness], ...]
+    input_staleness_s: float | None = None
+    reasons: tuple[str, ...] = ()
+    #: a load balancer should send no new connections here: the Node is going
+    node_leaving: bool = False
+    #: twice the period at which rules are looked at
+    timeout_s: float = HEALTH_TIMEOUT_S
+    #: what happened lately that an administrator should look into, though all is well
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def last_success(self) -> float | None:
+        """When the family that wrote last did so."""
+        times = [freshness.last_success for _, freshness in self.families if freshness.last_success is not None]
+        return max(times, default=None)
+
+
+def health_document(health: ProxyHealth, now: float, unanswered: str = "") -> dict[str, Any]:
+    """The body: RFC 3339 times, ``null`` for what never happened; ages in seconds."""
+    reasons = [*health.reasons, *([unanswered] if unanswered else [])]
+    return {
+        "lastUpdated": _time(health.last_success),
+        "currentTime": format_micro_time(now),
+        "healthy": health.healthy and not unanswered,
+        "reasons": reasons,
+        "warnings": list(health.warnings),
+        "synced": health.synced,
+        "inputStalenessSeconds": _seconds(health.input_staleness_s),
+        "status": {family: _family(freshness, now, health.timeout_s) for family, freshness in health.families},
+    }
+
+
+def _family(freshness: Freshness, now: float, timeout_s: float) -> dict[str, Any]:
+    staleness_s = freshness.staleness_s(now)
+    return {
+        "lastUpdated": _time(freshness.last_success),
+        "healthy": not freshness.failures and staleness_s <= timeout_s,
+        "stalenessSeconds": round(staleness_s, 3),
+        "failures": freshness.failures,
+    }
+
+
+def _seconds(age_s: float | None) -> float | None:
+    """JSON has no infinity: what never was current has no age."""
+    return None if age_s is None or math.isinf(age_s) else round(age_s, 3)
+
+
+def _time(moment: float | None) -> str | None:
+    return None if moment is None else format_micro_time(moment)
+
+
+class Proxy(Protocol):
+    """What is needed of ``node_proxy.NodeProxy``."""
+
+    mode: str
+
+    @property
+    def metrics(self) -> ProxyMetrics: ...
+
+    def health(self) -> ProxyHealth: ...
+
+    def unanswered(self) -> Awaitable[str]: ...
+
+    def refused(self) -> str: ...
+
+    def versions(self, resource: str) -> dict[str, dict[str, str]]: ...
+
+    async def differences(self) -> tuple[str, ...]: ...
+
+
+def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[str, PageMaker]:
+    """For ``kit.io.pages.serve_pages``."""
+
+    async def page(name: str) -> Page:
+        unanswered = await proxy.unanswered()
+        health = proxy.health()
+        document = health_document(health, clock(), unanswered)
+        good = document["healthy"]
+        if name == "healthz":
+            document["nodeEligible"] = not health.node_leaving
+            good = good and not health.node_leaving
+        elif unanswered and unanswered == proxy.refused():
+            good = health.healthy
+        proxy.metrics.on_health_asked(name, 200 if good else 503)
+        return Page(encode(document) + b"\n", good, "application/json")
+
+    return {"/healthz": lambda: page("healthz"), "/livez": lambda: page("livez")}
+
+
+def metrics_pages(proxy: Proxy, more: Iterable[Metrics] = ()) -> dict[str, PageMaker]:
+    """For ``kit.io.pages.serve_pages``, at the metrics address; *more*: of what else the process does."""
+
+    def metrics() -> Page:
+        from sliceplane.kit.io.pages import expose  # here: the first scrape loads the library
+
+        body, content_type = expose(merged(*(of.families() for of in (proxy.metrics, door.metrics, *more))))
+        return Page(body, content_type=content_type.decode())
+
+    return {
+        "/metrics": metrics,
+        "/healthz": lambda: Page(b"ok"),
+        "/proxyMode": lambda: Page(proxy.mode.encode()),
+    }
+
+
+def look_pages(proxy: Proxy) -> dict[str, PageMaker]:
+    """For ``sliceplane drift``: for ``kit.io.pages.serve_pages``, at a loopback address only."""
+
+    async def rules() -> Page:
+        try:
+            document = {"differences": await proxy.differences()}
+        except KernelError as error:
+            return Page(encode({"problem": str(error)}) + b"\n", healthy=False, content_type="application/json")
+        return Page(encode(document) + b"\n", content_type="application/json")
+
+    def versions(resource: Resource) -> Page:
+        return Page(encode(proxy.versions(resource.key)) + b"\n", content_type="application/json")
+
+    return {
+        "/rules": rules,
+        **{f"/versions/{resource.plural}": partial(versions, resource) for resource in FOLLOWED},
+    }

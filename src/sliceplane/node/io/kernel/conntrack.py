@@ -1,0 +1,124 @@
+"""Forgets the UDP flows that ``node.conntrack`` finds stale, and counts open connections.
+
+``conntrack`` lists the table once a pass, and is read line by line, whatever the table's length.  Each stale entry is
+deleted by a netlink message that names it (``node.nft.netlink.flows``), ``BATCH`` of them at a time and while the listing
+goes on.  So a pass is linear in the table, its memory does not depend on how many entries are stale, and the flows of
+one Service do not wait for those of another: a process for each pair of destination and endpoint would walk the whole
+table each time (0.3 s at 200,000 entries), and a tenant has as many pairs as it has ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from sliceplane.kit.io import descriptors
+from sliceplane.kit.ip import Family
+from sliceplane.node.conntrack import Expected, TrackedFlow, parse_tracked
+from sliceplane.node.io.kernel.nft_netlink import netfilter_socket
+from sliceplane.node.nft.netlink.flows import deletions
+from sliceplane.node.nft.netlink.messages import parse_answers
+
+TIMEOUT_S = 60.0
+#: entries that are deleted by one call; the answers to more would not fit into the socket's default buffer
+BATCH = 128
+_ANSWER_TIMEOUT_S = 5.0
+_RECEIVE_BYTES = 1 << 16
+_FAMILY: dict[Family, str] = {"IPv4": "ipv4", "IPv6": "ipv6"}
+
+
+class ConntrackError(Exception):
+    """Flows could not be listed or forgotten; ``str()`` is one sentence for people."""
+
+
+class Conntrack:
+    """The flows of one network namespace (``netns``: a name under /run/netns; "" is our own)."""
+
+    def __init__(self, *, netns: str = "", program: str = "conntrack", timeout_s: float = TIMEOUT_S) -> None:
+        self._netns = netns
+        self._prefix = ("ip", "netns", "exec", netns) if netns else ()
+        self._program = program
+        self._timeout_s = timeout_s
+
+    async def reconcile(self, family: Family, expected: Expected) -> int:
+        """Forgets the stale UDP flows of *family*; how many there were.  Raises ``ConntrackError``."""
+        if not expected:
+            return 0
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._forget_stale(family, expected)
+        except TimeoutError as error:
+            raise ConntrackError(f"conntrack did not answer within {self._timeout_s:g} s") from error
+
+    async def established(self, address: str) -> int:
+        """How many TCP connections *address* answers, by a Service or straight.  Raises ``ConntrackError``."""
+        chosen = ("-L", "-p", "tcp", "-f", "ipv6" if ":" in address else "ipv4", "--state", "ESTABLISHED")
+        try:
+            async with asyncio.timeout(self._timeout_s), self._running(*chosen, "--reply-src", address) as process:
+                stdout, _ = await process.communicate()
+        except TimeoutError as error:
+            raise ConntrackError(f"conntrack did not answer within {self._timeout_s:g} s") from error
+        if process.returncode != 0:
+            raise ConntrackError(f"conntrack could not list connections: exit code {process.returncode}")
+        return stdout.count(b"\n")
+
+    async def _forget_stale(self, family: Family, expected: Expected) -> int:
+        forgotten = 0
+        stale: list[TrackedFlow] = []
+        async with self._running("-L", "-p", "udp", "-f", _FAMILY[family]) as process:
+            assert process.stdout is not None, "its output is a pipe"
+            async for line in process.stdout:
+                tracked = parse_tracked(line.decode(errors="replace"), family)
+                if tracked is not None and expected.is_stale(tracked.flow):
+                    stale.append(tracked)
+                    if len(stale) == BATCH:
+                        forgotten += await self._forget(family, stale)
+                        stale = []
+            if await process.wait() != 0:
+                raise ConntrackError(f"conntrack could not list the flows: exit code {process.returncode}")
+        return forgotten + (await self._forget(family, stale) if stale else 0)
+
+    async def _forget(self, family: Family, stale: Sequence[TrackedFlow]) -> int:
+        """Deletes these entries; how many were still there."""
+        try:
+            return await asyncio.to_thread(self._delete, deletions(family, stale), len(stale))
+        except (OSError, RuntimeError) as error:  # RuntimeError: there is no more thread
+            descriptors.tell(error, "netlink socket")
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConntrackError(f"a flow could not be forgotten: {why}") from error
+
+    def _delete(self, batch: bytes, count: int) -> int:
+        with netfilter_socket(self._netns) as sock:
+            sock.settimeout(_ANSWER_TIMEOUT_S)
+            sock.sendto(batch, (0, 0))
+            codes: list[int] = []
+            while len(codes) < count:
+                codes.extend(answer.errno for answer in parse_answers(sock.recv(_RECEIVE_BYTES)))
+        refused = next((code for code in codes if code not in {0, errno.ENOENT}), 0)
+        if refused:
+            raise OSError(refused, os.strerror(refused))
+        return codes.count(0)
+
+    @asynccontextmanager
+    async def _running(self, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        command = (*self._prefix, self._program, *arguments)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        except (OSError, RuntimeError) as error:  # no process, or no thread to wait for it
+            descriptors.tell(error, command[0])
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConntrackError(f"{command[0]} could not be started: {why}") from error
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()

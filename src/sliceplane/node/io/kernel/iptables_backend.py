@@ -1,0 +1,149 @@
+"""iptables as a back end of the node proxy: ``node.iptables.table`` over the programs of the package iptables.
+
+Either flavour will do, legacy or nf_tables: the programs under their plain names are what the host uses.  A change
+asks the kernel nothing; a whole write lists our two tables first, to see which jumps are missing and which chains are
+too many (``node.iptables.found``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from sliceplane.kit.ip import Family
+from sliceplane.node.io.kernel.backend import KernelError
+from sliceplane.node.io.kernel.program import KernelProgram, parse_version
+from sliceplane.node.iptables import drain_hook
+from sliceplane.node.iptables.found import ListedRules, differences, parse_saved, removal, rules_of
+from sliceplane.node.iptables.layout import CANARY_RULE, TABLES
+from sliceplane.node.iptables.names import CANARY
+from sliceplane.node.iptables.table import IptablesPlane, IptablesTransaction, iptables_plane
+from sliceplane.node.iptables.text import comment, one_in, remember, remembered
+from sliceplane.node.plane import NodePlaneConfig
+
+#: the oldest whose ``iptables-restore`` waits for the lock, and that has ``MASQUERADE --random-fully``
+VERSION_MIN: Final = (1, 6, 2)
+TIMEOUT_S: Final = 60.0
+#: a restore has so much longer, for each line; the nf_tables flavour was seen to take 0.4 ms on a busy machine
+LINE_TIMEOUT_S: Final = 0.005
+#: how long another program may hold the lock of the legacy flavour
+LOCK_WAIT_S: Final = 5
+
+Flavour = Literal["", "nft", "legacy"]
+
+_PROGRAM: dict[Family, str] = {"IPv4": "iptables", "IPv6": "ip6tables"}
+_ADDRESS: dict[Family, str] = {"IPv4": "192.0.2.1:1", "IPv6": "[2001:db8::1]:1"}
+
+
+class IptablesError(KernelError):
+    """A program of iptables could not do it."""
+
+
+class Iptables:
+    """A ``backend.RulesBackend``.  *flavour* "": what the host calls iptables."""
+
+    mode: Literal["iptables"] = "iptables"
+
+    def __init__(self, *, netns: str = "", flavour: Flavour = "", timeout_s: float = TIMEOUT_S) -> None:
+        self._flavour = f"-{flavour}" if flavour else ""
+        self._programs = KernelProgram(
+            netns=netns, timeout_s=timeout_s, package="iptables", rules="iptables", error=IptablesError
+        )
+        self.ways = {"iptables-restore": 0}
+
+    def plane(self, family: Family, config: NodePlaneConfig) -> IptablesPlane:
+        return iptables_plane(family, config)
+
+    async def probe(self) -> None:
+        answer = await self._run("IPv4", "", "--version")
+        version = parse_version(answer)
+        if version is None or version < VERSION_MIN:
+            wanted = ".".join(map(str, VERSION_MIN))
+            raise IptablesError(
+                "version", f"iptables {wanted} or newer is needed, this is {answer.strip() or 'unknown'}"
+            )
+        await self._restore("IPv4", _probe_text("IPv4"), "--test")
+
+    async def prepare(self, plane: IptablesPlane) -> None:
+        """Nothing: ``write`` itself lists what a whole write has to know."""
+
+    async def write(self, plane: IptablesPlane, transaction: IptablesTransaction) -> None:
+        if transaction.full:
+            await self._restore(plane.family, transaction.render(await self.found(plane.family)))
+        else:
+            await self._restore(plane.family, transaction.render())
+        self.ways["iptables-restore"] += 1
+
+    async def holds(self, plane: IptablesPlane) -> bool:
+        for table in TABLES:
+            arguments = ("-w", str(LOCK_WAIT_S), "-t", table, "-C", CANARY, *CANARY_RULE.split())
+            program = _PROGRAM[plane.family] + self._flavour
+            # 1: no such rule or chain; some versions say 2 or 3 where there is no chain
+            _, code = await self._programs.run_for_code(program, *arguments, codes=(0, 1, 2, 3))
+            if code:
+                return False
+        return True
+
+    async def differences(self, plane: IptablesPlane) -> tuple[str, ...]:
+        saved = await self._saved(plane.family)
+        return differences(rules_of(saved), parse_saved(saved), rules_of(plane.rules.shadow().render()))
+
+    def disturbed(self) -> bool:
+        return False  # nothing tells, short of listing them
+
+    async def found(self, family: Family) -> ListedRules:
+        """What is ours, or was a kube-proxy's.  Raises ``IptablesError``."""
+        return parse_saved(await self._saved(family))
+
+    async def _saved(self, family: Family) -> str:
+        return "".join([await self._run(family, "-save", "-t", table) for table in TABLES])
+
+    async def admit(self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int) -> None:
+        wait = ("-w", str(LOCK_WAIT_S), "-t", "nat")
+        for family in families:
+            await self._restore(family, drain_hook.redirection(family, addresses, port))
+            program = _PROGRAM[family] + self._flavour
+            _, missing = await self._programs.run_for_code(program, *wait, "-C", *drain_hook.JUMP, codes=(0, 1, 2, 3))
+            if addresses and missing:
+                await self._run(family, "", *wait, "-I", *drain_hook.JUMP)
+            elif not addresses:
+                if not missing:
+                    await self._run(family, "", *wait, "-D", *drain_hook.JUMP)
+                await self._run(family, "", *wait, "-X", drain_hook.CHAIN)
+
+    async def remove(self, families: tuple[Family, ...]) -> None:
+        for family in families:
+            text = removal(await self.found(family))
+            if text:
+                await self._restore(family, text)
+        await self.admit(families, (), 0)
+
+    async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
+        """Chains have a kube-proxy's names: they are ours where our mark is among them."""
+        for family in families:
+            if any(name == CANARY for _, name in (await self.found(family)).chains):
+                await self.remove((family,))
+
+    async def _restore(self, family: Family, text: str, *options: str) -> None:
+        longer_s = text.count("\n") * LINE_TIMEOUT_S
+        await self._run(
+            family, "-restore", "--noflush", "-w", str(LOCK_WAIT_S), *options, stdin=text, longer_s=longer_s
+        )
+
+    async def _run(self, family: Family, suffix: str, *arguments: str, stdin: str = "", longer_s: float = 0.0) -> str:
+        program = _PROGRAM[family] + self._flavour + suffix
+        return await self._programs.run(program, *arguments, stdin=stdin, longer_s=longer_s)
+
+
+def _probe_text(family: Family) -> str:
+    """Every match and target that the rules have, in small."""
+    chain = "SLICEPLANE-PROBE"
+    rules = (
+        f"-p tcp {remember(chain, family)} -j DNAT --to-destination {_ADDRESS[family]}",
+        f"{comment('probe')} {remembered(chain, family, 10)} -j RETURN",
+        f"{one_in(2)} -j RETURN",
+        "-m addrtype --dst-type LOCAL -j RETURN",
+        "-m mark ! --mark 0x4000/0x4000 -j MARK --set-xmark 0x4000/0x4000",
+        "-j MASQUERADE --random-fully",
+    )
+    lines = "".join(f"-A {chain} {rule}\n" for rule in rules)
+    return f"*nat\n:{chain} - [0:0]\n{lines}COMMIT\n"

@@ -1,0 +1,236 @@
+"""nftables as a back end of the node proxy: ``node.nft.table`` over the kernel.
+
+``NftRunner`` writes by netlink messages (``nft_netlink``), and by running ``nft`` where they will not do: one process
+for one transaction, the text by standard input, in a network namespace if asked.  All that can go wrong becomes one
+``NftError`` with a sentence for people (``program``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from typing import Literal, Protocol
+
+from msgspec.structs import replace
+
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.ip import Family
+from sliceplane.node.io.kernel.backend import KernelError
+from sliceplane.node.io.kernel.nft_netlink import TABLE_OF_ANOTHER, Messages, NftError, generation, remembered
+from sliceplane.node.io.kernel.program import KernelProgram, parse_version
+from sliceplane.node.nft import drain_hook
+from sliceplane.node.nft.contents import contents_of
+from sliceplane.node.nft.layout import PAUSE_S, steps
+from sliceplane.node.nft.listing import differences, expected, listed
+from sliceplane.node.nft.names import TABLE
+from sliceplane.node.nft.objects import Memory, TableRef, Transaction, deletion
+from sliceplane.node.nft.table import NFT_FAMILIES, NftPlane, nft_plane, wants_memory
+from sliceplane.node.plane import NodePlaneConfig
+
+__all__ = ["NftError", "NftRunner", "explain"]
+
+#: the oldest that understands what we write
+VERSION_MIN = (1, 0, 1)
+TIMEOUT_S = 60.0
+
+#: everything that the ruleset needs of nft and the kernel, in small; ``nft --check`` says whether it is there
+_PROBE = """\
+add table ip sliceplane-probe
+add map ip sliceplane-probe endpoints { typeof numgen random mod 2 : ip daddr . tcp dport; }
+add map ip sliceplane-probe single { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; }
+add map ip sliceplane-probe several { \
+typeof ip daddr . meta l4proto . th dport . numgen random mod 2 : ip daddr . th dport; }
+add map ip sliceplane-probe services { type ipv4_addr . inet_proto . inet_service : verdict; }
+add chain ip sliceplane-probe output { type nat hook output priority -100; }
+add chain ip sliceplane-probe service
+add rule ip sliceplane-probe service meta l4proto tcp dnat ip to numgen random mod 2 offset 2 map @endpoints
+add rule ip sliceplane-probe output ip daddr . meta l4proto . th dport vmap @services
+add rule ip sliceplane-probe output dnat ip to ip daddr . meta l4proto . th dport map @single
+add rule ip sliceplane-probe output \
+dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 4 map @several
+add set ip sliceplane-probe clients { type ipv4_addr; flags dynamic,timeout; timeout 10s; }
+add rule ip sliceplane-probe service update @clients { ip saddr }
+add rule ip sliceplane-probe output fib daddr type local meta mark set meta mark or 0x4000
+add rule ip sliceplane-probe output numgen random mod 1 vmap { 0 : goto service }
+"""
+
+
+class NftRunner:
+    """Runs transactions in one network namespace (``netns``: a name under /run/netns; "" is our own).
+
+    Calls may run side by side; the kernel takes one transaction at a time.
+    """
+
+    def __init__(self, *, netns: str = "", program: str = "nft", timeout_s: float = TIMEOUT_S) -> None:
+        self._program = program
+        self._netns = netns
+        self._programs = _programs(netns, timeout_s)
+        self._running = 0
+        self._taken = 0
+        self._of_others: int | None = None
+        self._messages = Messages(netns)
+
+    async def write(self, transaction: Transaction) -> bool:
+        """The kernel takes all of *transaction* or nothing; whether by messages, else by the program.  Raises
+        ``NftError``."""
+        self._running += 1
+        try:
+            if await self._messages.write(transaction):
+                self._taken += 1
+                return True
+        except NftError as error:
+            self._on_error(error)
+            raise
+        finally:
+            self._running -= 1
+        await self.run(transaction.render())
+        return False
+
+    async def run(self, text: str) -> None:
+        """The kernel takes all of *text* or nothing.  Raises ``NftError``."""
+        self._running += 1
+        try:
+            await self._nft("-f", "-", stdin=text)
+            self._taken += 1
+        except NftError as error:
+            self._on_error(error)
+            raise
+        finally:
+            self._running -= 1
+
+    def disturbed(self) -> bool:
+        """Whether another program changed rules, ours perhaps, since this was last asked, as far as the kernel tells;
+        what it cannot tell now, because a transaction of ours runs, it tells the next time.  Cheap at any size."""
+        now = None if self._running else generation(self._netns)
+        if now is None:
+            return False
+        before = self._of_others
+        self._of_others = (now - self._taken) % 2**32
+        return before is not None and before != self._of_others
+
+    async def tables(self) -> frozenset[TableRef]:
+        """The tables of IPv4 and IPv6 that there are, ours or not; cheap at any size.  Raises ``NftError``."""
+        listed = re.findall(r"^table (ip6?) (\S+)$", await self._nft("list", "tables"), re.MULTILINE)
+        return frozenset(TableRef(family, name) for family, name in listed)
+
+    async def memory(self, table: TableRef) -> Memory:
+        """What packets have put into the dynamic sets of *table*, at most ``REMEMBERED_MAX`` clients; nothing where
+        there is no table.  Raises ``NftError``."""
+        try:
+            return await asyncio.to_thread(remembered, table, self._netns)
+        except (OSError, RuntimeError) as error:  # RuntimeError: there is no more thread
+            raise NftError("resources", f"clients could not be read: {error}") from error
+
+    async def listing(self, table: TableRef) -> str:
+        """All of *table*, for ``node.nft.listing``.  Raises ``NftError``."""
+        return await self._nft("-j", "list", "table", table.family, table.name)
+
+    async def probe(self) -> tuple[int, ...]:
+        """nft's version, once it and the kernel proved able to hold our rules.  Changes nothing.  Raises
+        ``NftError``."""
+        answer = await self._nft("--version")
+        version = parse_version(answer)
+        if version is None or version < VERSION_MIN:
+            wanted = ".".join(map(str, VERSION_MIN))
+            raise NftError("version", f"nft {wanted} or newer is needed, this is {answer.strip() or 'unknown'}")
+        await self._nft("--check", "-f", "-", stdin=_PROBE)
+        return version
+
+    def _on_error(self, error: NftError) -> None:
+        if error.reason != "rejected":
+            self._of_others = None  # whether the kernel took it is unknown
+
+    async def _nft(self, *arguments: str, stdin: str = "") -> str:
+        return await self._programs.run(self._program, *arguments, stdin=stdin)
+
+
+def explain(stderr: str, code: int, netns: str) -> KernelError:
+    """What a failed run means, from what nft (or ip netns) printed."""
+    if re.search(r"^flush chain \S+ \S+ writer-", stderr, re.MULTILINE):
+        return NftError("rejected", TABLE_OF_ANOTHER)
+    return _programs(netns, TIMEOUT_S).explain("nft", stderr, code)
+
+
+def _programs(netns: str, timeout_s: float) -> KernelProgram:
+    return KernelProgram(netns=netns, timeout_s=timeout_s, package="nftables", rules="nftables", error=NftError)
+
+
+_log = get_logger("node-proxy")
+
+
+class NftCommands(Protocol):
+    """What is needed of ``NftRunner``; every call may raise ``KernelError``."""
+
+    async def run(self, text: str) -> None: ...
+
+    async def write(self, transaction: Transaction) -> bool: ...
+
+    async def tables(self) -> frozenset[TableRef]: ...
+
+    def disturbed(self) -> bool: ...
+
+    async def memory(self, table: TableRef) -> Memory: ...
+
+    async def listing(self, table: TableRef) -> str: ...
+
+    async def probe(self) -> tuple[int, ...]: ...
+
+
+class Nftables:
+    """A ``backend.RulesBackend``.  *table*: the name of the table in both families."""
+
+    mode: Literal["nftables"] = "nftables"
+
+    def __init__(self, runner: NftCommands, *, table: str = TABLE, writer: str = "") -> None:
+        """*writer*: a word that no other process has which might write this table; "": a random one."""
+        self._runner = runner
+        self._table = table
+        self._writer = writer or os.urandom(8).hex()
+        self.ways = {"netlink": 0, "nft": 0}
+
+    def plane(self, family: Family, config: NodePlaneConfig) -> NftPlane:
+        return nft_plane(family, config, self._table, self._writer)
+
+    async def probe(self) -> None:
+        await self._runner.probe()
+
+    async def prepare(self, plane: NftPlane) -> None:
+        """A new table leaves each client where it is, as far as the kernel says where."""
+        if wants_memory(plane):
+            try:
+                plane.rules.remember(await self._runner.memory(plane.rules.table))
+            except KernelError as error:
+                _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
+
+    async def write(self, plane: NftPlane, transaction: Transaction) -> None:
+        for number, step in enumerate(steps(transaction)):
+            if number:
+                await asyncio.sleep(PAUSE_S)
+            by_messages = await self._runner.write(step)
+            self.ways["netlink" if by_messages else "nft"] += 1
+
+    async def holds(self, plane: NftPlane) -> bool:
+        return plane.rules.table in await self._runner.tables()
+
+    async def differences(self, plane: NftPlane) -> tuple[str, ...]:
+        table = plane.rules.table
+        whole = replace(plane.rules.shadow(), full=True)
+        wanted = expected(contents_of(whole), table.family)
+        if table not in await self._runner.tables():
+            return (f"the table {table.family} {table.name} is missing",)
+        return differences(listed(await self._runner.listing(table)), wanted)
+
+    def disturbed(self) -> bool:
+        return self._runner.disturbed()
+
+    async def admit(self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int) -> None:
+        await self._runner.run(drain_hook.redirection(self._table, families, addresses, port))
+
+    async def remove(self, families: tuple[Family, ...]) -> None:
+        tables = (TableRef(NFT_FAMILIES[family], self._table) for family in families)
+        ours = "".join(deletion(table).render() for table in tables)
+        await self._runner.run(ours + drain_hook.redirection(self._table, families, (), 0))
+
+    async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
+        await self.remove(families)

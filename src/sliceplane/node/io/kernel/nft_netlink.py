@@ -1,0 +1,258 @@
+"""Netlink sockets to netfilter, in a network namespace if asked: transactions, and the generation of nftables' rules.
+
+**Writing.**  The kernel works on a batch while it is sent: when ``sendto`` returns all is done or nothing, and the
+answers are there to be read.  So no task waits here for longer than the kernel works; that happens in a thread, as it
+may be a while.
+
+**When the program does it.**  Never wrong, only slower: a transaction that ``node.nft.netlink`` cannot say, a socket that
+cannot be had, a batch too large for it.  After a refusal that the presence of another writer does not explain, the next
+write of the table, which is a full one, is the program's too: should the kernel and we ever disagree on what a message
+means, nft's word counts.  After ``REFUSALS_MAX`` of them without a success in between all is the program's.
+
+**The generation** is a number that the kernel raises with each transaction, whichever program made it.  It costs one
+small message, at any size of the rules, so it can be asked often.  (``nft`` itself reads it before it lists, but does
+not tell it.)  From linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Iterator
+
+from sliceplane.kit.io import descriptors
+from sliceplane.kit.io.log import get_logger
+from sliceplane.node.io.kernel.backend import KernelError
+from sliceplane.node.io.kernel.netns import FOLDER, within_at_once
+from sliceplane.node.nft.netlink.batch import MessageBatch, encode
+from sliceplane.node.nft.netlink.clients import DumpPart, clients_request, limits, parse_part, sets_request
+from sliceplane.node.nft.netlink.messages import HEADER, REQUEST, Inexpressible, KernelAnswer, parse_answers
+from sliceplane.node.nft.objects import FlushChain, Memory, TableRef, Transaction
+
+_NETLINK_NETFILTER = 12
+
+_GET_GENERATION, _NEW_GENERATION = 10 << 8 | 16, 10 << 8 | 15
+_GENERATION_ID = 1  # NFTA_GEN_ID
+#: the kernel answers at once
+_TIMEOUT_S = 1.0
+_OWN_NAMESPACE = (0, 0)
+
+
+def namespace_of(netns: str) -> tuple[int, int]:
+    """Which namespace has the name *netns* now.  Raises ``OSError``."""
+    status = os.stat(FOLDER / netns)
+    return status.st_dev, status.st_ino
+
+
+def netfilter_socket(netns: str = "") -> socket.socket:
+    """*netns*: a name under /run/netns; "" is our own.  A socket belongs to the namespace in which it was made.  Raises
+    ``OSError``."""
+    return within_at_once(netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER))
+
+
+def generation(netns: str = "") -> int | None:
+    """Of the network namespace *netns* (a name under /run/netns; "" is our own).  ``None``: the kernel does not say,
+    for lack of rights, of the namespace, or of nftables."""
+    try:
+        with netfilter_socket(netns) as sock:
+            sock.settimeout(_TIMEOUT_S)
+            body = struct.pack("=BBH", 0, 0, 0)
+            sock.sendto(HEADER.pack(HEADER.size + len(body), _GET_GENERATION, REQUEST, 1, 0) + body, (0, 0))
+            return parse_generation(sock.recv(4096))
+    except OSError:
+        return None
+
+
+def remembered(table: TableRef, netns: str = "") -> Memory:
+    """What packets have put into the sets of clients of *table*.  Takes a while; raises ``OSError``."""
+    found: dict[str, tuple[tuple[str, int], ...]] = {}
+    names: list[str] = []
+    for part in _dump(sets_request(table), table, netns):
+        names += part.names
+    for name, limit in limits(tuple(names)).items():
+        clients: list[tuple[str, int]] = []
+        for part in _dump(clients_request(table, name), table, netns) if limit else ():
+            clients += part.clients
+            if len(clients) >= limit:
+                break
+        found[name] = tuple(clients[:limit])
+    return found
+
+
+def _dump(request: bytes, table: TableRef, netns: str) -> Iterator[DumpPart]:
+    """Of a socket of its own: to close it ends a dump of which no more is wanted."""
+    with netfilter_socket(netns) as sock:
+        sock.settimeout(_TIMEOUT_S)
+        sock.sendto(request, (0, 0))
+        part = DumpPart()
+        while not part.done:
+            part = parse_part(sock.recv(_RECEIVE_BYTES), table)
+            yield part
+
+
+def parse_generation(message: bytes) -> int | None:
+    """``None`` for an answer that does not say (an error, say)."""
+    if len(message) < HEADER.size:
+        return None
+    length, kind, *_ = HEADER.unpack_from(message)
+    at = HEADER.size + 4
+    while kind == _NEW_GENERATION and at + 8 <= min(length, len(message)):
+        size, attribute = struct.unpack_from("=HH", message, at)
+        if attribute == _GENERATION_ID:
+            return int.from_bytes(message[at + 4 : at + 8], "big")
+        at += (max(size, 4) + 3) & ~3
+    return None
+
+
+REFUSALS_MAX = 5
+#: the empty chain that says whose table it is (``node.nft.layout.writer_chain``) is not there
+TABLE_OF_ANOTHER = "our table was removed, or replaced by another process: a second node proxy?"
+
+_SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
+_SO_SNDBUFFORCE = 32
+#: the kernel wants more room than a message has bytes
+_SEND_SLACK_BYTES = 4096
+_RECEIVE_BYTES = 1 << 16
+_COMMAND_LENGTH_MAX = 200
+
+_log = get_logger("node-proxy")
+
+
+class NftError(KernelError):
+    """``nft`` or the kernel could not do it."""
+
+
+class Messages:
+    """For one network namespace (``netns``: a name under /run/netns; "" is our own).  Calls may run side by side."""
+
+    def __init__(self, netns: str = "") -> None:
+        self._channel = Channel(netns)
+        #: tables whose next write is the program's
+        self._detours: set[TableRef] = set()
+        self._refusals = 0
+        self._told: set[str] = set()
+
+    async def write(self, transaction: Transaction) -> bool:
+        """Whether the kernel took it; false if ``nft`` has to do it.  Raises ``NftError``: refused, or unknown."""
+        table = transaction.table
+        if self._refusals >= REFUSALS_MAX:
+            return False
+        if table in self._detours:
+            self._detours.discard(table)
+            return False
+        void = threading.Event()
+        try:
+            last, answers = await asyncio.to_thread(self._send, transaction, void)
+        except RuntimeError as error:
+            # No thread could be started; the pool may still do it once there is one.
+            void.set()
+            self._tell("nft writes what could not be written by netlink messages", error)
+            return False
+        except (Inexpressible, OSError) as error:
+            descriptors.tell(error, "netlink socket")
+            self._tell("nft writes what could not be written by netlink messages", error)
+            return False
+        refusal = next((answer for answer in answers if answer.errno), None)
+        if refusal is None:
+            if not any(answer.sequence == last for answer in answers):
+                raise NftError("timeout", "the kernel did not say whether it took the rules")
+            self._refusals = 0
+            return True
+        if refusal.errno == errno.EPERM and not refusal.sequence:
+            self._tell("nft writes the rules", PermissionError(errno.EPERM, "netlink messages are not allowed"))
+            return False
+        why = explain(transaction, refusal)
+        if str(why) != TABLE_OF_ANOTHER:
+            self._refusals += 1
+            self._detours.add(table)
+        raise why
+
+    def _send(self, transaction: Transaction, void: threading.Event) -> tuple[int, tuple[KernelAnswer, ...]]:
+        if void.is_set():
+            return 0, ()  # the program wrote it meanwhile
+        batch = encode(transaction)
+        return batch.last, self._channel.send(batch)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Each kind of reason once."""
+        kind = f"{type(error).__name__} {getattr(error, 'errno', '')}"
+        if kind not in self._told:
+            self._told.add(kind)
+            _log.warning(what, error=str(error))
+
+
+class Channel:
+    """A socket that stays open: the kernel waits until what was removed is out of use before it closes one."""
+
+    def __init__(self, netns: str = "") -> None:
+        self._netns = netns
+        self._lock = threading.Lock()
+        self._sock: socket.socket | None = None
+        self._namespace: tuple[int, int] | None = None
+
+    def send(self, batch: MessageBatch) -> tuple[KernelAnswer, ...]:
+        """What the kernel answers; nothing, if what became of the batch is unknown.
+
+        Raises ``OSError`` if it was not sent: there is no such socket, it may not be used, the batch is too large.
+        """
+        with self._lock:
+            sock = self._open()
+            size = len(batch.data) + _SEND_SLACK_BYTES
+            if size > sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF):
+                _make_room(sock, size)
+            sock.sendto(batch.data, (0, 0))
+            return _answers(sock)
+
+    def _open(self) -> socket.socket:
+        """A namespace of the same name may be another one by now."""
+        namespace = namespace_of(self._netns) if self._netns else _OWN_NAMESPACE
+        if self._sock is None or namespace != self._namespace:
+            if self._sock is not None:
+                self._sock.close()
+            self._sock = sock = netfilter_socket(self._netns)
+            self._namespace = namespace
+            weakref.finalize(self, sock.close)
+            for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):  # refusals are short, and say why
+                try:
+                    sock.setsockopt(_SOL_NETLINK, option, 1)
+                except OSError:  # a kernel before 4.3 or 4.12: they are longer, or say less
+                    continue
+        return self._sock
+
+
+def explain(transaction: Transaction, refusal: KernelAnswer) -> NftError:
+    """The kernel's answer as a sentence."""
+    if not 0 < refusal.sequence <= len(transaction.commands):
+        return NftError("rejected", f"the kernel refused the transaction: {os.strerror(refusal.errno)}")
+    command = transaction.commands[refusal.sequence - 1]
+    if isinstance(command, FlushChain) and command.name.startswith("writer-") and refusal.errno == errno.ENOENT:
+        return NftError("rejected", TABLE_OF_ANOTHER)
+    line = command.render(transaction.table)
+    if len(line) > _COMMAND_LENGTH_MAX:
+        line = line[:_COMMAND_LENGTH_MAX] + "..."
+    why = os.strerror(refusal.errno) + (f" ({refusal.text})" if refusal.text else "")
+    return NftError("rejected", f"the kernel refused the transaction: {line}: {why}")
+
+
+def _make_room(sock: socket.socket, size: int) -> None:
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, size)
+    except OSError:  # not root of the host: up to net.core.wmem_max
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
+
+def _answers(sock: socket.socket) -> tuple[KernelAnswer, ...]:
+    answers: list[KernelAnswer] = []
+    while True:
+        try:
+            answers.extend(parse_answers(sock.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)))
+        except BlockingIOError:
+            return tuple(answers)
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:  # more refusals than the socket holds: the first ones tell enough
+                return tuple(answers)

@@ -1,0 +1,120 @@
+"""Runs a program that changes the kernel's rules: the text by standard input, in a network namespace if asked.
+
+Why programs and not netlink messages: their text is the interface that is kept stable, and what an administrator reads
+in a log is what was sent.  All that can go wrong becomes one ``KernelError`` with a sentence for people; nothing else
+leaves this module but cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+from typing import IO
+
+from sliceplane.kit.io import descriptors
+from sliceplane.node.io.kernel.backend import KernelError
+
+_MESSAGE_LENGTH_MAX = 400
+#: nothing is wrong with the program or our rights: the machine lacks something at the moment
+_SCARCE = descriptors.EXHAUSTED | {errno.ENOMEM, errno.ENOSPC, errno.EAGAIN}
+
+
+class KernelProgram:
+    """``netns``: a name under /run/netns; "" is our own.  *package* has the programs; *rules* is what they change, in
+    words; *error* is raised."""
+
+    def __init__(
+        self, *, netns: str, timeout_s: float, package: str, rules: str, error: type[KernelError] = KernelError
+    ) -> None:
+        self._netns = netns
+        self._timeout_s = timeout_s
+        self._package = package
+        self._rules = rules
+        self._error = error
+
+    async def run(self, program: str, *arguments: str, stdin: str = "", longer_s: float = 0.0) -> str:
+        """Its standard output; killed when this is cancelled.  *longer_s*: what it has to do takes so much longer than
+        others.  Raises *error*."""
+        text, _ = await self.run_for_code(program, *arguments, stdin=stdin, longer_s=longer_s)
+        return text
+
+    async def run_for_code(
+        self, program: str, *arguments: str, stdin: str = "", longer_s: float = 0.0, codes: tuple[int, ...] = (0,)
+    ) -> tuple[str, int]:
+        """The same with its exit code, which may be any of *codes*."""
+        timeout_s = self._timeout_s + longer_s
+        command = [program, *arguments]
+        name = os.path.basename(program)
+        if self._netns:
+            command = ["ip", "netns", "exec", self._netns, *command]
+        try:
+            with _in_memory(stdin) as text:
+                process = await asyncio.create_subprocess_exec(
+                    *command, stdin=text, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+                )
+        except (OSError, RuntimeError) as error:
+            raise self._no_start(command[0], error) from error
+        try:
+            async with asyncio.timeout(timeout_s):
+                stdout, stderr = await process.communicate()
+        except TimeoutError as error:
+            raise self._error("timeout", f"{name} did not answer within {timeout_s:g} s") from error
+        finally:
+            # Timed out or cancelled: what has not reached the kernel never will, what has is whole.
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        code = process.returncode or 0
+        said = stderr.decode(errors="replace")
+        # A namespace that is not there is no answer of the program, whatever the code.
+        if code not in codes or (code and "network namespace" in said):
+            raise self.explain(name, said, code)
+        return stdout.decode(errors="replace"), code
+
+    def explain(self, name: str, stderr: str, code: int) -> KernelError:
+        """What a failed run means, from what the program (or ip netns) printed."""
+        if "Cannot open network namespace" in stderr:
+            return self._error("namespace", f'there is no network namespace "{self._netns}"')
+        if "exec of" in stderr and "failed" in stderr:
+            return self._error("missing", f"{name} was not found: install the package {self._package}")
+        if "Operation not permitted" in stderr or "must be root" in stderr or "Permission denied" in stderr:
+            return self._error("permission", f"changing {self._rules} rules needs root (CAP_NET_ADMIN)")
+        first = next((line.strip() for line in stderr.splitlines() if line.strip()), f"exit code {code}")
+        if len(first) > _MESSAGE_LENGTH_MAX:
+            first = first[:_MESSAGE_LENGTH_MAX] + "..."
+        return self._error("rejected", f"{name} refused the transaction: {first}")
+
+    def _no_start(self, program: str, error: OSError | RuntimeError) -> KernelError:
+        if isinstance(error, RuntimeError):  # asyncio waits for it in a thread, of which there are no more
+            return self._error("resources", f"{program} could not be started: {error}")
+        descriptors.tell(error, program)
+        if error.errno in _SCARCE:
+            return self._error("resources", f"{program} could not be started: {error.strerror}")
+        if isinstance(error, FileNotFoundError):
+            package = "iproute2" if program == "ip" else self._package
+            return self._error("missing", f"{program} was not found: install the package {package}")
+        return self._error("permission", f"{program} could not be started: {error.strerror}")
+
+
+def _in_memory(text: str) -> IO[bytes]:
+    """A file to read *text* from.  Raises ``OSError``.
+
+    Not a pipe: a program that ends without reading (``--version``, or one that found an error early) would leave us
+    writing to a closed one, and a large transaction would be fed in pieces.
+    """
+    file = os.fdopen(os.memfd_create("rules"), "w+b")
+    try:
+        file.write(text.encode())
+        file.seek(0)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def parse_version(text: str) -> tuple[int, ...] | None:
+    """``nftables v1.0.6 (Lester Gooch #5)`` -> (1, 0, 6)"""
+    version = re.search(r"v(\d+(?:\.\d+)+)", text)
+    return tuple(map(int, version.group(1).split("."))) if version else None

@@ -1,0 +1,200 @@
+"""What a node proxy counts, under kube-proxy's names, labels and buckets (``pkg/proxy/metrics/metrics.go``), and what
+it tells the flight recorder: what it was told, and what it wrote into the kernel.
+
+Rules are no job of a controller, so a replay leaves a node proxy out; ``recorder show`` and the export have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from sliceplane.api.meta import Object
+from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import Family as IPFamily
+from sliceplane.kit.metrics import Count, Histogram, Labelled, Metrics, exponential_buckets
+from sliceplane.watch.cache import Change
+from sliceplane.watch.io.flight import FlightConfig, FlightRecorder, default_folder
+from sliceplane.watch.recorder.entries import quantized
+from sliceplane.watch.recorder.recorder import Recorder, begin_record
+
+SYNC_BUCKETS: Final = exponential_buckets(0.001, 2, 15)
+#: upstream's, its needless 0 included, so that series of both can be added
+PROGRAMMING_BUCKETS: Final = (
+    0.0, 0.25, 0.5, *map(float, range(1, 60)), *map(float, range(60, 120, 5)), *map(float, range(120, 301, 30)),
+)  # fmt: skip
+
+
+class ProxyMetrics(Metrics):
+    """Owned by one ``NodeProxy``.  A series appears with its first observation."""
+
+    def __init__(self, mode: str = "nftables", ways: Mapping[str, int] | None = None) -> None:
+        """*mode*: of ``--proxy-mode``; the names of some counters have it.  *ways*: ``RulesBackend.ways``, read at
+        a scrape."""
+        super().__init__()
+        self._conntrack = self._seconds(
+            "conntrack_reconciler_sync_duration_seconds", "How long a look for stale UDP flows took."
+        )
+        self._full = self._seconds("sync_full_proxy_rules_duration_seconds", "How long writes of the whole table took.")
+        self._partial = self._seconds("sync_partial_proxy_rules_duration_seconds", "How long writes of changes took.")
+        self._sync = self._seconds("sync_proxy_rules_duration_seconds", "How long writes took.")
+        self._programming = self._seconds(
+            "network_programming_duration_seconds",
+            "From a change of a Pod or Service until the rules have it.",
+            PROGRAMMING_BUCKETS,
+        )
+        self._deleted = self._by_family(
+            "conntrack_reconciler_deleted_entries_total", "Stale UDP flows forgotten.", counts=True
+        )
+        self._queued = self._by_family(
+            "sync_proxy_rules_last_queued_timestamp_seconds", "When a write was last wanted."
+        )
+        self._last = self._by_family("sync_proxy_rules_last_timestamp_seconds", "When a write last succeeded.")
+        self._failures, self._partial_failures = self._of_failures(mode)
+        self._without_local = self.gauges(
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+            "Service ports whose Local policy finds no endpoint here, though there are some elsewhere.",
+            "ip_family",
+            "traffic_policy",
+        )
+        changes = "kubeproxy_sync_proxy_rules"
+        self._endpoint_changes = self.counter(f"{changes}_endpoint_changes_total", "Changes of endpoints.")
+        self._service_changes = self.counter(f"{changes}_service_changes_total", "Changes of Services.")
+        self._endpoints_pending = self.gauge(
+            f"{changes}_endpoint_changes_pending", "Changes of endpoints not taken up."
+        )
+        self._services_pending = self.gauge(f"{changes}_service_changes_pending", "Changes of Services not taken up.")
+        self._unserved = self.gauges(
+            "sliceplane_proxy_services_not_fully_served",
+            "Services that ask for addresses or node ports that are another's, or for more than the bounds.",
+            "ip_family",
+        )
+        self._put_back = self.counters(
+            "sliceplane_proxy_rules_put_back_total",
+            "Times that our rules were gone from the kernel and were written anew.",
+            "ip_family",
+        )
+        self.computed(
+            "counter",
+            "sliceplane_proxy_writes_total",
+            "Writes that the kernel took.",
+            lambda: [((way,), count) for way, count in sorted((ways or {}).items())],
+            "way",
+        )
+        self._health = {
+            page: self.counters(f"kubeproxy_proxy_{page}_total", f"Answers of /{page}.", "code")
+            for page in ("healthz", "livez")
+        }
+
+    def _seconds(self, name: str, text: str, bounds: tuple[float, ...] = SYNC_BUCKETS) -> Labelled[Histogram]:
+        return self.histograms(f"kubeproxy_{name}", text, bounds, "ip_family")
+
+    def _by_family(self, name: str, text: str, *, counts: bool = False) -> Labelled[Count]:
+        return (self.counters if counts else self.gauges)(f"kubeproxy_{name}", text, "ip_family")
+
+    def _of_failures(self, mode: str) -> tuple[Labelled[Count], Labelled[Count] | None]:
+        """Refused writes, and those of them that were not of the whole table; upstream counts these for iptables."""
+        prefix = "sync_proxy_rules"
+        refused = "Writes that the kernel refused."
+        if mode == "nftables":
+            return self._by_family(f"{prefix}_nftables_sync_failures_total", refused, counts=True), None
+        return self._by_family(f"{prefix}_iptables_restore_failures_total", refused, counts=True), self._by_family(
+            f"{prefix}_iptables_partial_restore_failures_total",
+            "Writes of changes that the kernel refused.",
+            counts=True,
+        )
+
+    def on_endpoint_change(self) -> None:
+        self._endpoint_changes.value += 1
+        self._endpoints_pending.value += 1
+
+    def on_service_change(self) -> None:
+        self._service_changes.value += 1
+        self._services_pending.value += 1
+
+    def on_taken(self, family: IPFamily, wanted_since: float | None) -> None:
+        """A write has taken up all changes so far; *wanted_since*: the oldest of those that are known to need it."""
+        if wanted_since is not None:
+            self._queued.of(family).value = wanted_since
+        self._endpoints_pending.value = 0
+        self._services_pending.value = 0
+
+    def on_write(self, family: IPFamily, seconds: float, *, full: bool, failed: bool) -> None:
+        self._sync.of(family).observe(seconds)
+        (self._full if full else self._partial).of(family).observe(seconds)
+        if failed:
+            self._failures.of(family).value += 1
+            if not full and self._partial_failures is not None:
+                self._partial_failures.of(family).value += 1
+
+    def on_written(
+        self, family: IPFamily, now: float, latencies: tuple[float, ...], without_local: tuple[int, int], unserved: int
+    ) -> None:
+        """The kernel has all there is: *latencies* of what it did not have before, the gauges as they are now.
+        *unserved*: Services that do not get all that they ask for."""
+        self._last.of(family).value = now
+        self._put_back.of(family)  # from the first write on, so that a rise from 0 can be seen
+        for seconds in latencies:
+            self._programming.of(family).observe(seconds)
+        for policy, count in zip(("internal", "external"), without_local, strict=True):
+            self._without_local.of(family, policy).value = count
+        self._unserved.of(family).value = unserved
+
+    def on_put_back(self, family: IPFamily, times: int) -> None:
+        """How often rules that were gone were written anew, until now."""
+        self._put_back.of(family).value = times
+
+    def on_conntrack(self, family: IPFamily, seconds: float, deleted: int) -> None:
+        self._conntrack.of(family).observe(seconds)
+        self._deleted.of(family).value += deleted
+
+    def on_health_asked(self, page: str, code: int) -> None:
+        """*page* is "healthz" or "livez"."""
+        self._health[page].of(str(code)).value += 1
+
+
+#: in recordings: what is told, and writes
+COMPONENT: Final = "node-proxy"
+KERNEL: Final = "kernel"
+
+
+class ProxyRecord:
+    """Of one node proxy; of nothing without a *recorder*."""
+
+    def __init__(self, recorder: Recorder | None = None, began: float = 0.0) -> None:
+        self._recorder = recorder
+        self._life = begin_record(recorder, COMPONENT, quantized(began))
+
+    def change(self, change: Change[Object], now: float) -> None:
+        self._life.change(change, quantized(now))
+
+    def written(self, family: Family, commands: int, now: float, *, full: bool) -> None:
+        whole = ", the whole table" if full else ""
+        self._mark(f"{family}: {commands} commands{whole}", now)
+
+    def refused(self, family: Family, why: str, now: float) -> None:
+        self._mark(f"{family}: refused: {why}", now)
+
+    def _mark(self, text: str, now: float) -> None:
+        if self._recorder is not None:
+            self._recorder.mark(KERNEL, text, quantized(now))
+            self._recorder.encode()
+
+
+@asynccontextmanager
+async def recording(
+    config: FlightConfig, clock: Callable[[], float], unhealthy: Callable[[], str]
+) -> AsyncIterator[Recorder | None]:
+    """The recorder of a node proxy that is a process of its own, while the context lasts."""
+    if not config.size_bytes:
+        yield None
+        return
+    flight = FlightRecorder(COMPONENT, config.size_bytes, config.folder or default_folder(), clock, unhealthy)
+    flying = asyncio.create_task(flight.run(), name="flight recorder")
+    try:
+        yield flight.recorder
+    finally:
+        flying.cancel()
+        await asyncio.gather(flying, return_exceptions=True)

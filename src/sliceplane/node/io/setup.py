@@ -1,0 +1,211 @@
+"""From settings to a node proxy that runs: for ``sliceplane proxy`` and for the one inside a plane.
+
+The latter (``sliceplane up --proxy``) is a service of the plane's process: it follows the plane through an in-process
+client and writes the same rules as ``sliceplane proxy`` would; like it, it leaves them when it stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+from sliceplane.api.gates import Gates
+from sliceplane.consume.io.telling import tell_progress
+from sliceplane.kit.io.interfaces import addresses_of
+from sliceplane.kit.io.pages import PageError, serve_pages
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.rng import Rng
+from sliceplane.node.configuration.settings import ProxySettings
+from sliceplane.node.io.drain_hook import DrainHook
+from sliceplane.node.io.healthz import health_pages, look_pages, metrics_pages
+from sliceplane.node.io.inputs import Beside
+from sliceplane.node.io.kernel.backend import AnyBackend, KernelError
+from sliceplane.node.io.kernel.conntrack import Conntrack
+from sliceplane.node.io.kernel.modes import backend_of, present
+from sliceplane.node.io.kernel.netns import listening_in
+from sliceplane.node.io.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
+from sliceplane.node.io.metrics import ProxyRecord, recording
+from sliceplane.node.io.node_proxy import NodeProxy, available_families
+from sliceplane.node.io.own_node import OwnNode
+from sliceplane.node.io.timing import PROBE_TIMEOUT_S, ProxyTiming
+from sliceplane.node.surroundings import RulesConfig
+from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.flight import FlightConfig
+from sliceplane.watch.io.reflect import loop_clock
+from sliceplane.watch.io.service import ServiceContext
+from sliceplane.watch.recorder.recorder import Recorder
+
+
+def rules_of(settings: ProxySettings) -> RulesConfig:
+    return RulesConfig(
+        masquerade_all=settings.masquerade_all,
+        detect_local_mode=settings.detect_local_mode,
+        cluster_cidrs=settings.cluster_cidrs,
+        pod_bridge_interface=settings.pod_bridge_interface,
+        pod_interface_name_prefix=settings.pod_interface_name_prefix,
+        node_port_addresses=settings.node_port_addresses,
+        bind_address=settings.bind_address,
+    )
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+async def prepare(backend: AnyBackend, settings: ProxySettings, netns: str) -> None:
+    """What needs rights and is done once, before anything else.  Raises ``KernelError``, ``SysctlError``."""
+    await backend.probe()
+    await tune_conntrack(settings.conntrack, netns)
+    if settings.oom_score_adj is not None:
+        adjust_oom_score(settings.oom_score_adj)
+
+
+@asynccontextmanager
+async def running_proxy(
+    node_name: str,
+    settings: ProxySettings,
+    client: Client,
+    *,
+    netns: str,
+    gates: Gates,
+    clock: Callable[[], float],
+    rng: Rng,
+    api_timeout_s: float = PROBE_TIMEOUT_S,
+    reports_progress: bool = True,
+    report_spread_s: float | None = None,
+    flight: FlightConfig | None = None,
+    recorder: Recorder | None = None,
+    drain_port: int = 0,
+    beside: Beside | None = None,
+) -> AsyncIterator[tuple[NodeProxy, asyncio.Task[None]]]:
+    """A proxy that follows the server of *client*, and the task in which it does; its pages are served where they are
+    wanted.  At the end the rules stay.
+
+    *reports_progress*: the Lease of this node is kept; *report_spread_s*: of ``tell_progress``.  *flight*: of a
+    recorder of its own; *recorder*: one that is there already.  *drain_port*: ``preStop`` hooks of Pods here are
+    answered on it; 0: they are not.  *beside*: is told what the proxy reads; its metrics are on the proxy's page.
+
+    Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and ``PageError``.
+    """
+    backend = backend_of(settings.mode, netns)
+    proxy = NodeProxy(
+        node_name,
+        backend,
+        families=available_families(),
+        min_period_s=settings.min_sync_period_s,
+        rules=rules_of(settings),
+        gates=gates,
+        flows=Conntrack(netns=netns),
+        host_addresses=partial(addresses_of, netns),
+        listen=listening_in(netns),
+        # unhealthy after two periods, as kube-proxy is
+        timing=ProxyTiming(
+            look_period_s=settings.sync_period_s,
+            health_timeout_s=2 * settings.sync_period_s,
+            probe_timeout_s=api_timeout_s,
+        ),
+        own_ports=tuple(
+            listen[1] for listen in (settings.healthz, settings.metrics) if listen is not None and listen[1]
+        ),
+        clock=clock,
+    )
+    async with AsyncExitStack() as stack:
+        if flight is not None:
+            unhealthy = partial(_problems, proxy)
+            recorder = await stack.enter_async_context(recording(flight, clock, unhealthy))
+        proxy.record = ProxyRecord(recorder, clock())
+        proxy.beside = beside
+        await stack.enter_async_context(present(settings.mode, netns))
+        await prepare(backend, settings, netns)
+        looks = look_pages(proxy) if settings.metrics is not None and is_loopback(settings.metrics[0]) else {}
+        for listen, pages in (
+            (settings.healthz, health_pages(proxy)),
+            (settings.metrics, {**metrics_pages(proxy, () if beside is None else (beside.metrics,)), **looks}),
+        ):
+            if listen is not None:
+                await stack.enter_async_context(serve_pages(pages, *listen))
+        following = asyncio.create_task(proxy.follow(client, rng), name="node proxy")
+        tasks = [following]
+        if drain_port:
+            hook = DrainHook(
+                node_name, client, backend,
+                port=drain_port, listen=listening_in(netns), families=available_families(), clock=clock, rng=rng.fork(),
+                flows=Conntrack(netns=netns),
+            )  # fmt: skip
+            await stack.enter_async_context(hook.answering())
+        if reports_progress and proxy.reads_slices:
+            reporting = tell_progress(client, proxy, rng.fork(), clock, spread_s=report_spread_s)
+            tasks.append(asyncio.create_task(reporting, name="node proxy's progress"))
+        try:
+            yield proxy, following
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _problems(proxy: NodeProxy) -> str:
+    return "; ".join(proxy.health().reasons)
+
+
+class ProxyService:
+    """A ``watch.io.service.PlaneService``.  *netns* "": the namespace that the plane itself is in."""
+
+    name = "proxy"
+
+    def __init__(
+        self,
+        node: str,
+        netns: str = "",
+        gates: Gates | None = None,
+        settings: ProxySettings | None = None,
+        *,
+        drain_port: int = 0,
+        registers: bool = False,
+    ) -> None:
+        """*settings* ``None``: no pages, and what belongs to the whole machine is left as it is.  *registers*: the Node
+        of this machine is created and kept (``own_node``)."""
+        self._node = node
+        self._netns = netns
+        self._gates = gates or Gates()
+        self._settings = settings or ProxySettings()
+        self._drain_port = drain_port
+        self._registers = registers
+        self._running = AsyncExitStack()
+
+    async def start(self, context: ServiceContext) -> None:
+        """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
+        client = context.client(f"system:node-proxy:{self._node}", "sliceplane")
+        if self._registers:
+            node = OwnNode(self._node, client, context.clock, self._netns)
+            await self._running.enter_async_context(node.registered())
+        proxy_runs = running_proxy(
+            self._node,
+            self._settings,
+            client,
+            netns=self._netns,
+            gates=self._gates,
+            clock=loop_clock(context.clock()),
+            rng=Rng(int.from_bytes(os.urandom(8), "big")),
+            recorder=None if context.flight is None else context.flight.recorder,
+            drain_port=self._drain_port,
+            report_spread_s=0.0,  # it is its server's only one in this process
+        )
+        try:
+            proxy, _ = await self._running.enter_async_context(proxy_runs)
+        except (KernelError, SysctlError, PageError) as error:
+            raise StartError(f"--proxy: {error}") from error
+        context.add_check("proxy", lambda: "; ".join(proxy.health().reasons))
+
+    async def drain(self) -> None:
+        """The node keeps its proxy to the end."""
+
+    async def stop(self) -> None:
+        await self._running.aclose()

@@ -1,0 +1,218 @@
+"""A service's state to its chains and rules, called as upstream's (``pkg/proxy/iptables/proxier.go``).
+
+For each service port; *inside* and *outside* are those of ``consume.model.PortState``:
+
+| chain | when | what |
+|---|---|---|
+| KUBE-SVC-X, KUBE-SVL-X (nat) | packets go there | one of the Cluster, of the Local policy's endpoints |
+| KUBE-SEP-Y (nat) | per endpoint that is used | masquerade who calls itself; remember the client; DNAT |
+| KUBE-EXT-X (nat) | reachable from outside, and endpoints exist somewhere | which policy, and whether masqueraded |
+| KUBE-FW-X (nat) | that, and source ranges | KUBE-EXT-X for who is in one |
+| KUBE-FW-X (filter) | load balancer's addresses and source ranges | drop who is in none |
+
+Rules in chains that all Services share lead there by destination, and refuse where a policy leaves no endpoint.  A
+firewall has two halves, since iptables cannot drop in ``nat``: who may not pass is not translated, and then dropped.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sliceplane.consume.model import NodeEndpoint, PortState
+from sliceplane.node.iptables import names
+from sliceplane.node.iptables.layout import Chain, match_local
+from sliceplane.node.iptables.names import Prefix, chain_name
+from sliceplane.node.iptables.text import (
+    family_of,
+    jump,
+    one,
+    one_in,
+    port_of,
+    remark,
+    remember,
+    remembered,
+    rule,
+    translate,
+)
+from sliceplane.node.plane import allowed_sources
+from sliceplane.node.surroundings import ThisNode
+
+#: where in a shared chain, and for which destination; one rule each
+Place = tuple[Chain, tuple[str | int, ...]]
+
+_NAT_SERVICES: Chain = ("nat", names.SERVICES)
+_NAT_NODE_PORTS: Chain = ("nat", names.NODE_PORTS)
+_REFUSED_INSIDE: Chain = ("filter", names.SERVICES)
+_REFUSED_OUTSIDE: Chain = ("filter", names.EXTERNAL_SERVICES)
+_REFUSED_NODE_PORTS: Chain = ("filter", names.NODE_PORTS)
+_CLUSTER_IPS: Chain = ("filter", names.CLUSTER_IPS)
+_FIREWALL: Chain = ("filter", names.PROXY_FIREWALL)
+
+
+class ServiceRules(msgspec.Struct, frozen=True):
+    """What one Service wants.  Chains are its own; a place in a shared chain may be wanted by other Services too."""
+
+    chains: tuple[tuple[Chain, tuple[str, ...]], ...] = ()
+    shared: tuple[tuple[Place, str], ...] = ()
+
+
+def build_service(states: tuple[PortState, ...], node: ThisNode, *, masquerade_all: bool = False) -> ServiceRules:
+    """The rules of all ports of one Service.  Of two for one place (a Service that no API server lets through) the
+    first counts."""
+    chains: dict[Chain, tuple[str, ...]] = {}
+    shared: dict[Place, str] = {}
+    for state in states:
+        port = _IptablesPort(state, node, masquerade_all, chains, shared)
+        port.build_inside()
+        if state.port.externally_accessible:
+            port.build_outside()
+    return ServiceRules(tuple(chains.items()), tuple(shared.items()))
+
+
+class _IptablesPort:
+    """One service port in the making; adds to the two collections that it is given."""
+
+    def __init__(
+        self,
+        state: PortState,
+        node: ThisNode,
+        masquerade_all: bool,
+        chains: dict[Chain, tuple[str, ...]],
+        shared: dict[Place, str],
+    ) -> None:
+        self._state = state
+        self._port = state.port
+        self._node = node
+        self._masquerade_all = masquerade_all
+        self._protocol = state.port.name.protocol.lower()
+        self._family = family_of(state.port.cluster_ip)
+        self._chains = chains
+        self._shared = shared
+
+    def build_inside(self) -> None:
+        port = self._port
+        ip = port.cluster_ip
+        self._put(_CLUSTER_IPS, (ip,), rule("-d", one(ip), jump(names.REJECT)))
+        if self._state.inside:
+            chain = self._policy_chain("KUBE-SVL-" if port.internal_local else "KUBE-SVC-")
+            self._put_destination(_NAT_SERVICES, ip, "cluster IP", chain)
+        else:
+            self._put_destination(_REFUSED_INSIDE, ip, self._lack, self._refusal)
+
+    def build_outside(self) -> None:
+        port = self._port
+        state = self._state
+        addresses = [(ip, "external IP") for ip in port.external_ips] + [(ip, "loadbalancer IP") for ip in port.vips]
+        sources = allowed_sources(port, self._node.ip) if port.vips else ()
+        if state.categories.has_any:
+            chain = self._external_chain()
+            firewall = (
+                self._add("nat", "KUBE-FW-", [rule("-s", network, jump(chain)) for network in sources])
+                if sources
+                else chain
+            )
+            for ip, what in addresses:
+                self._put_destination(_NAT_SERVICES, ip, what, firewall if ip in port.vips else chain)
+            if port.node_port:
+                self._put_node_port(_NAT_NODE_PORTS, "node port", chain)
+        if not state.outside:
+            for ip, _ in addresses:
+                self._put_destination(_REFUSED_OUTSIDE, ip, self._lack, self._refusal)
+            if port.node_port:
+                self._put_node_port(_REFUSED_NODE_PORTS, self._lack, self._refusal)
+        if sources:
+            self._build_firewall(sources)
+
+    @property
+    def _refusal(self) -> str:
+        return "DROP" if self._state.drops else names.REJECT
+
+    @property
+    def _lack(self) -> str:
+        return "has no local endpoints" if self._state.drops else "has no endpoints"
+
+    def _external_chain(self) -> str:
+        port = self._port
+        categories = self._state.categories
+        assert categories.cluster, f"{port.name} is reachable from outside, and has endpoints, but none to use"
+        cluster = jump(self._policy_chain("KUBE-SVC-"))
+        mark = jump(names.MARK_MASQ)
+        if not port.external_local:
+            rules = [mark, cluster]
+        else:
+            rules = []
+            if self._node.detector is not None:
+                rules.append(rule(match_local(self._node.detector, local=True), cluster))
+            # From this node itself: the endpoint must answer to the node.
+            from_node = "-m addrtype --src-type LOCAL"
+            rules += [rule(from_node, mark), rule(from_node, cluster)]
+            if categories.local:
+                rules.append(jump(self._policy_chain("KUBE-SVL-")))
+        return self._add("nat", "KUBE-EXT-", rules)
+
+    def _build_firewall(self, sources: tuple[str, ...]) -> None:
+        allowed = [rule("-s", network, jump("RETURN")) for network in sources]
+        chain = self._add("filter", "KUBE-FW-", [*allowed, jump("DROP")])
+        for ip in self._port.vips:
+            self._put_destination(_FIREWALL, ip, "loadbalancer IP", chain)
+
+    def _policy_chain(self, prefix: Prefix) -> str:
+        """The chain that leads to the endpoints of a policy, made when it is first asked for."""
+        name = chain_name(prefix, self._port.name)
+        if ("nat", name) in self._chains:
+            return name
+        categories = self._state.categories
+        timeout_s = self._port.affinity_timeout_s
+        endpoints = categories.local if prefix == "KUBE-SVL-" else categories.cluster
+        leads = [self._endpoint_chain(endpoint) for endpoint in endpoints]
+        rules = list(self._masquerade()) if (prefix == "KUBE-SVL-") == self._port.internal_local else []
+        if timeout_s:
+            rules += [rule(remembered(chain, self._family, timeout_s), jump(chain)) for chain in leads]
+        for number, chain in enumerate(leads):
+            left = len(leads) - number
+            rules.append(rule(one_in(left), jump(chain)) if left > 1 else jump(chain))
+        return self._add("nat", prefix, rules)
+
+    def _masquerade(self) -> tuple[str, ...]:
+        """What goes to the cluster IP and is not from this node's pods is masqueraded: a pod of another node, or who is
+        no pod at all, may have no other way back."""
+        port = self._port
+        source = ""
+        if not self._masquerade_all:
+            if self._node.detector is None:
+                return ()
+            source = match_local(self._node.detector, local=False)
+        by_interface = "-i " in source
+        matches = (f"-d {one(port.cluster_ip)}", source) if by_interface else (source, f"-d {one(port.cluster_ip)}")
+        what = remark(port.name, "cluster IP")
+        return (rule(*matches, port_of(self._protocol, port.port, what), jump(names.MARK_MASQ)),)
+
+    def _endpoint_chain(self, endpoint: NodeEndpoint) -> str:
+        """Shared by the policies."""
+        ip = endpoint.ip
+        port = endpoint.port
+        name = chain_name("KUBE-SEP-", self._port.name, f"{f'[{ip}]' if ':' in ip else ip}:{port}")
+        if ("nat", name) not in self._chains:
+            hairpin = (rule("-s", one(ip), jump(names.MARK_MASQ)),) if endpoint.is_local else ()
+            seen = remember(name, self._family) if self._port.affinity_timeout_s else ""
+            translation = rule(f"-p {self._protocol}", seen, translate(ip, port))
+            self._chains["nat", name] = (*hairpin, translation)
+        return name
+
+    def _add(self, table: str, prefix: Prefix, rules: list[str]) -> str:
+        name = chain_name(prefix, self._port.name)
+        self._chains["nat" if table == "nat" else "filter", name] = tuple(rules)
+        return name
+
+    def _put_destination(self, chain: Chain, ip: str, what: str, target: str) -> None:
+        port = self._port
+        matches = port_of(self._protocol, port.port, remark(port.name, what))
+        self._put(chain, (ip, self._protocol, port.port), rule("-d", one(ip), matches, jump(target)))
+
+    def _put_node_port(self, chain: Chain, what: str, target: str) -> None:
+        port = self._port
+        matches = port_of(self._protocol, port.node_port, remark(port.name, what))
+        self._put(chain, (self._protocol, port.node_port), rule(matches, jump(target)))
+
+    def _put(self, chain: Chain, key: tuple[str | int, ...], line: str) -> None:
+        self._shared.setdefault((chain, key), line)

@@ -1,0 +1,152 @@
+"""What the kernel has: ``iptables-save`` read for what is ours, or was a kube-proxy's, which a whole write or a
+clean-up has to know; and our rules in it against those that we wrote, one by one.
+
+``iptables-restore --noflush`` can replace a chain, but it cannot say "make this jump unless it is there" nor "remove
+whatever chains are too many".  So a whole write looks first; a change never does.
+
+Our rules are spelled as ``iptables-save`` spells them (``node.iptables.text``), so lines are compared as they are, but for
+the digits of a probability, of which the kernel keeps 31 bits.  In a chain that Services share the order says nothing:
+each rule is for a destination of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from sliceplane.node.iptables import names
+from sliceplane.node.iptables.layout import JUMPS, TABLES, Chain, Table
+from sliceplane.node.iptables.names import OF_SERVICES
+from sliceplane.node.iptables.text import target_of
+
+_FIXED: Final = frozenset({
+    names.CANARY, names.CLUSTER_IPS, names.EXTERNAL_SERVICES, names.FORWARD, names.MARK_MASQ, names.NODE_PORTS,
+    names.POSTROUTING, names.PROXY_FIREWALL, names.REJECT, names.SERVICES,
+})  # fmt: skip
+
+
+class ListedRules(msgspec.Struct, frozen=True):
+    """Sorted, as listed."""
+
+    #: ours, fixed ones and those of service ports
+    chains: tuple[Chain, ...] = ()
+    #: in the kernel's own chains, what leads to ours: the chain, and the rule as it is listed
+    jumps: tuple[tuple[Chain, str], ...] = ()
+
+    def stale(self, table: Table, wanted: frozenset[str]) -> tuple[str, ...]:
+        """Chains of service ports that no Service wants."""
+        return tuple(
+            name
+            for of, name in self.chains
+            if of == table and name.startswith(names.OF_SERVICES) and name not in wanted
+        )
+
+    def missing_jumps(self, table: Table) -> tuple[str, ...]:
+        """Commands after which the kernel's own chains lead to ours, each once and in our order."""
+        commands: list[str] = []
+        for chain, wanted in JUMPS.items():
+            there = tuple(line for of, line in self.jumps if of == chain)
+            if chain[0] != table or there == wanted:
+                continue
+            commands += [f"-D {chain[1]} {line}" for line in there]
+            commands += [f"-I {chain[1]} {place} {line}" for place, line in enumerate(wanted, 1)]
+        return tuple(commands)
+
+
+NOTHING: Final = ListedRules()
+
+
+def parse_saved(text: str) -> ListedRules:
+    """*text* is what ``iptables-save`` prints, of one or more tables.  Other tables than ours are left alone."""
+    chains: list[Chain] = []
+    jumps: list[tuple[Chain, str]] = []
+    table: Table | None = None
+    for line in text.splitlines():
+        if line.startswith("*"):
+            table = next((known for known in TABLES if known == line[1:].strip()), None)
+        elif table is None:
+            continue
+        elif line.startswith(":"):
+            name = line[1:].partition(" ")[0]
+            if name in _FIXED or name.startswith(names.OF_SERVICES):
+                chains.append((table, name))
+        elif line.startswith("-A "):
+            chain, _, rest = line[3:].partition(" ")
+            if (table, chain) in JUMPS and target_of(rest) in _FIXED:
+                jumps.append(((table, chain), rest.strip()))
+    return ListedRules(tuple(sorted(chains)), tuple(jumps))
+
+
+def removal(found: ListedRules) -> str:
+    """Restore text that takes away all that was found; "" if that is nothing."""
+    parts: list[str] = []
+    for table in TABLES:
+        chains = [name for of, name in found.chains if of == table]
+        jumps = [f"-D {chain} {line}" for (of, chain), line in found.jumps if of == table]
+        if chains or jumps:
+            emptied = [f":{name} - [0:0]" for name in chains]
+            parts += [f"*{table}", *emptied, *jumps, *(f"-X {name}" for name in chains), "COMMIT"]
+    return "".join(f"{part}\n" for part in parts)
+
+
+_PROBABILITY = re.compile(r"(?<=--probability )\S+")
+
+
+def rules_of(text: str) -> dict[Chain, list[str]]:
+    """Of restore text, or of what ``iptables-save`` prints: the rules of each chain, in order."""
+    rules: dict[Chain, list[str]] = {}
+    table = next(iter(TABLES))
+    for line in text.splitlines():
+        if line.startswith("*"):
+            table = next((known for known in TABLES if known == line[1:].strip()), table)
+        elif line.startswith(":"):
+            rules.setdefault((table, line[1:].partition(" ")[0]), [])
+        elif line.startswith("-A "):
+            _, chain, rule = line.split(" ", 2)
+            rules.setdefault((table, chain), []).append(
+                _PROBABILITY.sub(lambda found: f"{float(found[0]):.6f}", rule.strip())
+            )
+    return rules
+
+
+def differences(
+    kernel: Mapping[Chain, list[str]], listed: ListedRules, wanted: Mapping[Chain, list[str]]
+) -> tuple[str, ...]:
+    """A phrase for each chain that is not as *wanted*, by name.  *listed*: which chains and jumps of *kernel* are
+    ours."""
+    return tuple(_phrases(kernel, listed, wanted))
+
+
+def _phrases(
+    kernel: Mapping[Chain, list[str]], listed: ListedRules, wanted: Mapping[Chain, list[str]]
+) -> Iterator[str]:
+    ours = set(listed.chains)
+    for chain in sorted(ours | wanted.keys()):
+        name = f"chain {chain[1]} of {chain[0]}"
+        if chain not in ours:
+            yield f"{name} is missing"
+        elif chain not in wanted:
+            yield f"{name} is of another"
+        else:
+            in_order = chain[1].startswith(OF_SERVICES)
+            yield from (f"{name} {phrase}" for phrase in _unlike(kernel[chain], wanted[chain], in_order=in_order))
+    for chain, jumps in JUMPS.items():
+        there = [line for of, line in listed.jumps if of == chain]
+        yield from (f"chain {chain[1]} of {chain[0]} {phrase}" for phrase in _unlike(there, jumps, in_order=True))
+
+
+def _unlike(there: Iterable[str], wanted: Iterable[str], *, in_order: bool) -> Iterator[str]:
+    """The first difference alone: what follows in a chain often follows from it."""
+    there, wanted = list(there), list(wanted)
+    lacking, strange = Counter(wanted) - Counter(there), Counter(there) - Counter(wanted)
+    if lacking:
+        yield f"lacks the rule {next(rule for rule in wanted if rule in lacking)}"
+    elif strange:
+        yield f"has the rule {next(rule for rule in there if rule in strange)}, which is not ours"
+    elif in_order and there != wanted:
+        place = next(at for at, pair in enumerate(zip(there, wanted, strict=True), 1) if pair[0] != pair[1])
+        yield f"has its rules in another order from rule {place} on"

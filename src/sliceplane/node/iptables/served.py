@@ -1,0 +1,73 @@
+"""Where ``iptables-save`` leads the cluster IPs of Services: our own rules, and those of any kube-proxy.
+
+Both have the chains that kube-proxy made known (``pkg/proxy/iptables/proxier.go``): PREROUTING and OUTPUT of the table
+nat jump to KUBE-SERVICES, which goes by destination to the chain of a Service port, and from there over the chain of an
+endpoint to a DNAT.  KUBE-SERVICES of the table filter refuses the ports without endpoints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from sliceplane.consume.served import ClusterDestination, Served, ServedTarget
+
+_SERVICES: Final = "KUBE-SERVICES"
+_HOOKS: Final = ("PREROUTING", "OUTPUT")
+_RULE: Final = re.compile(r"-A (?P<chain>\S+) (?P<rest>.*)")
+_DESTINATION: Final = re.compile(r"(?:^|\s)(?<!! )-d (?P<address>[0-9a-fA-F.:]+)/(?:32|128)\s.*?-p (?P<protocol>\w+)\s")
+_PORT: Final = re.compile(r"--dport (\d+)(?:\s|$)")
+_NEXT: Final = re.compile(r"-[jg] (\S+)")
+_TRANSLATED: Final = re.compile(r"--to-destination \[?(?P<address>[0-9a-fA-F.:]+?)\]?:(?P<port>\d+)(?:\s|$)")
+
+
+class _SavedRule(NamedTuple):
+    """``destination`` None: it is for others, too."""
+
+    destination: ClusterDestination | None
+    next: str
+    target: ServedTarget | None
+
+
+def served(saved: str) -> Served:
+    """The destinations of *saved*, what ``iptables-save`` printed of the tables nat and filter."""
+    chains: dict[tuple[str, str], list[_SavedRule]] = defaultdict(list)
+    table = ""
+    for line in saved.splitlines():
+        if line.startswith("*"):
+            table = line[1:].strip()
+        elif (match := _RULE.match(line)) is not None:
+            chains[table, match["chain"]].append(_rule(match["rest"]))
+    found: Served = {}
+    for rule in chains["filter", _SERVICES]:
+        if rule.destination is not None:
+            found[rule.destination] = frozenset()
+    if all(any(rule.next == _SERVICES for rule in chains["nat", hook]) for hook in _HOOKS):
+        for rule in chains["nat", _SERVICES]:
+            if rule.destination is not None and rule.next.startswith("KUBE-"):
+                targets = frozenset(_targets(chains, rule.next, set()))
+                found[rule.destination] = found.get(rule.destination, frozenset()) | targets
+    return found
+
+
+def _rule(text: str) -> _SavedRule:
+    destination, port = _DESTINATION.search(f"{text} "), _PORT.search(text)
+    step, translated = _NEXT.search(text), _TRANSLATED.search(text)
+    return _SavedRule(
+        None
+        if destination is None or port is None
+        else ClusterDestination(destination["address"], destination["protocol"], int(port[1])),
+        step[1] if step is not None else "",
+        None if translated is None else ServedTarget(translated["address"], int(translated["port"])),
+    )
+
+
+def _targets(chains: dict[tuple[str, str], list[_SavedRule]], chain: str, seen: set[str]) -> Iterator[ServedTarget]:
+    seen.add(chain)
+    for rule in chains.get(("nat", chain), ()):
+        if rule.target is not None:
+            yield rule.target
+        elif rule.next.startswith("KUBE-") and rule.next not in seen:
+            yield from _targets(chains, rule.next, seen)

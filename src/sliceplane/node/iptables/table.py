@@ -1,0 +1,288 @@
+"""The rules of one family: what they shall be, what the kernel has (the shadow), and the text from one to the other.
+
+```
+set_service()  ->  desired chains, claims on places in shared chains  --diff of what is marked-->  Transaction
+                                                                            |
+                   shadow  <----------------- on_success ------------------ '      on_failure -> everything anew
+```
+
+``node.nft.table`` is the same idea; what differs is what iptables can do.
+
+**A change** replaces the chains of the Services that changed, and adds and deletes single rules of shared chains; it
+asks the kernel nothing.  All text is for ``iptables-restore --noflush``: naming a chain empties it, so a chain is
+always written whole.  What it costs is another matter: the legacy flavour copies whole tables in and out of the kernel.
+
+**A whole write** names every chain of ours and fills it.  It is completed with what is ``ListedRules``: jumps that are
+missing, chains that are too many, whichever program left them.
+
+**Order.**  Each table is replaced at once, but ``filter`` and ``nat`` one after the other.  A rule that refuses what
+has no endpoints sees only what was not translated.  So refusals come before translations go, and go after translations
+have come: a change is ``filter`` (what is new), ``nat``, ``filter`` (what goes).  Nothing that it changes is neither
+served nor refused at any moment.  A whole write is ``filter``, then ``nat``: what changes with it may be, between them.
+
+**Shared places.**  Two Services may want one cluster IP by mistake.  The Service whose key sorts first has it, on
+every node.  (Over addresses for clients outside and node ports ``consume.claims`` has decided before.)
+
+Owned by one ``node.plane.NodePlane``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sliceplane.consume.model import ServiceChange, ServiceKey
+from sliceplane.kit.ip import Family
+from sliceplane.node.iptables.build import Place, ServiceRules, build_service
+from sliceplane.node.iptables.found import NOTHING, ListedRules
+from sliceplane.node.iptables.layout import TABLES, Chain, Table, static_chains
+from sliceplane.node.plane import NodePlane, NodePlaneConfig, Shares, with_share
+from sliceplane.node.surroundings import Surroundings, ThisNode
+
+_NOTHING = ServiceRules()
+
+
+class Section(NamedTuple):
+    """One table, taken by the kernel at once: make or empty ``named`` chains, perform ``commands``, remove chains."""
+
+    table: Table
+    named: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        lines = [
+            f"*{self.table}",
+            *(f":{name} - [0:0]" for name in self.named),
+            *self.commands,
+            *(f"-X {name}" for name in self.removed),
+            "COMMIT",
+        ]
+        return "".join(f"{line}\n" for line in lines)
+
+
+class IptablesTransaction(msgspec.Struct, frozen=True):
+    """Text for ``iptables-restore --noflush``.  A ``full`` one replaces whatever was ours, and is to be completed with
+    what the kernel has."""
+
+    sections: tuple[Section, ...]
+    full: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(len(section.named) + len(section.commands) + len(section.removed) for section in self.sections)
+
+    def render(self, found: ListedRules = NOTHING) -> str:
+        sections = (self._completed(section, found) for section in self.sections) if self.full else self.sections
+        return "".join(section.render() for section in sections)
+
+    @staticmethod
+    def _completed(section: Section, found: ListedRules) -> Section:
+        stale = found.stale(section.table, frozenset(section.named))
+        commands = (*section.commands, *found.missing_jumps(section.table))
+        return Section(section.table, (*section.named, *stale), commands, stale)
+
+
+@dataclass(slots=True)
+class _RestoreDraft:
+    """What the shadow becomes if the transaction succeeds (``None``: gone)."""
+
+    full: bool = False
+    chains: dict[Chain, tuple[str, ...] | None] = field(default_factory=dict)
+    shared: dict[Place, str | None] = field(default_factory=dict)
+
+
+class IptablesRules:
+    """See the module.  A ``node.plane.Ruleset``."""
+
+    chain_per_target: Final = True
+
+    def __init__(self, family: Family) -> None:
+        self._family: Family = family
+        self._around = Surroundings()
+        self._node_ports: tuple[str, ...] = ()
+        self._services: dict[ServiceKey, ServiceRules] = {}
+        self._wanted: dict[Chain, tuple[str, ...]] = {}
+        self._claims: dict[Place, Shares[str]] = {}
+        self._held: dict[Chain, tuple[str, ...]] = {}
+        self._held_shared: dict[Place, str] = {}
+        self._marked_chains: set[Chain] = set()
+        self._marked_places: set[Place] = set()
+        self.needs_full = True
+        self._draft: _RestoreDraft | None = None
+
+    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
+        """A change means a whole write."""
+        if (around, node_ports) == (self._around, self._node_ports):
+            return False
+        self._around = around
+        self._node_ports = node_ports
+        self.needs_full = True
+        return True
+
+    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
+        key = change.service
+        old = self._services.get(key, _NOTHING)
+        new = build_service(change.ports, node, masquerade_all=self._around.masquerade_all)
+        if old == new:
+            return False
+        if new == _NOTHING:
+            del self._services[key]
+        else:
+            self._services[key] = new
+        before = dict(old.chains)
+        after = dict(new.chains)
+        for chain in before.keys() - after.keys():
+            del self._wanted[chain]
+            self._marked_chains.add(chain)
+        for chain, rules in after.items():
+            if self._wanted.get(chain) != rules:
+                self._wanted[chain] = rules
+                self._marked_chains.add(chain)
+        had = dict(old.shared)
+        has = dict(new.shared)
+        for place in had.keys() | has.keys():
+            if had.get(place) != has.get(place):
+                self._claim(place, key, has.get(place))
+        return True
+
+    def take_transaction(self, now: float) -> IptablesTransaction | None:
+        assert self._draft is None, "a transaction is under way"
+        sections, draft = self._full() if self.needs_full else self._changes()
+        self.needs_full = False  # from here on it says what the next one shall be
+        self._marked_chains = set()
+        self._marked_places = set()
+        if not sections:
+            return None
+        self._draft = draft
+        return IptablesTransaction(sections, draft.full)
+
+    def on_success(self, now: float) -> None:
+        draft = self._draft
+        assert draft is not None, "no transaction is under way"
+        self._draft = None
+        if draft.full:
+            self._held = {}
+            self._held_shared = {}
+        for chain, rules in draft.chains.items():
+            if rules is None:
+                del self._held[chain]
+            else:
+                self._held[chain] = rules
+        for place, line in draft.shared.items():
+            if line is None:
+                del self._held_shared[place]
+            else:
+                self._held_shared[place] = line
+
+    def on_failure(self) -> None:
+        assert self._draft is not None, "no transaction is under way"
+        self._draft = None
+        self.needs_full = True
+
+    def next_deadline(self) -> float | None:
+        """Nothing is kept that is out of use."""
+        return None
+
+    def _claim(self, place: Place, key: ServiceKey, line: str | None) -> None:
+        shares = with_share(self._claims.get(place, ()), key, None if line is None else (line,))
+        if shares:
+            self._claims[place] = shares
+        else:
+            del self._claims[place]
+        self._marked_places.add(place)
+
+    def _full(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
+        shared = {place: shares[0][1] for place, shares in self._claims.items()}
+        draft = _RestoreDraft(full=True, chains=dict(self._wanted), shared=dict(shared))
+        return self._sections(self._wanted, shared), draft
+
+    def shadow(self) -> IptablesTransaction:
+        """What the kernel has, as far as we know, as a whole write."""
+        return IptablesTransaction(self._sections(self._held, self._held_shared), full=True)
+
+    def _sections(self, chains: Mapping[Chain, tuple[str, ...]], lines: Mapping[Place, str]) -> tuple[Section, ...]:
+        shared: dict[Chain, list[str]] = {}
+        for place in sorted(lines):
+            shared.setdefault(place[0], []).append(lines[place])
+        fixed = static_chains(self._family, self._around, self._node_ports)
+        sections = []
+        for table in TABLES:
+            contents = {
+                **{chain[1]: (*shared.get(chain, ()), *tail) for chain, tail in fixed.items() if chain[0] == table},
+                **{name: chains[of, name] for of, name in sorted(chains) if of == table},
+            }
+            commands = [f"-A {name} {line}" for name, lines in contents.items() for line in lines]
+            sections.append(Section(table, tuple(contents), tuple(commands)))
+        return tuple(sections)
+
+    def _changes(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
+        draft = _RestoreDraft()
+        named: dict[Table, list[str]] = {table: [] for table in TABLES}
+        coming: dict[Table, list[str]] = {table: [] for table in TABLES}
+        going: dict[Table, list[str]] = {table: [] for table in TABLES}
+        removed: dict[Table, list[str]] = {table: [] for table in TABLES}
+        for chain in sorted(self._marked_chains):
+            table, name = chain
+            wanted = self._wanted.get(chain)
+            held = self._held.get(chain)
+            if wanted == held:
+                continue
+            draft.chains[chain] = wanted
+            if wanted is None:
+                removed[table].append(name)
+            else:
+                named[table].append(name)
+                coming[table] += [f"-A {name} {line}" for line in wanted]
+        for place in sorted(self._marked_places):
+            (table, name), _ = place
+            before = self._held_shared.get(place)
+            after = self._claims[place][0][1] if place in self._claims else None
+            if before == after:
+                continue
+            draft.shared[place] = after
+            if after is not None:
+                coming[table].append(f"-I {name} {after}")
+            if before is not None:
+                (going if after is None else coming)[table].append(f"-D {name} {before}")
+        first = Section("filter", tuple(named["filter"]), tuple(coming["filter"]))
+        last = Section("filter", tuple(removed["filter"]), tuple(going["filter"]), tuple(removed["filter"]))
+        translations = Section(
+            "nat", (*named["nat"], *removed["nat"]), (*coming["nat"], *going["nat"]), tuple(removed["nat"])
+        )
+        if not any(translations[1:]):  # nothing to wait for
+            first = Section("filter", *(a + b for a, b in zip(first[1:], last[1:], strict=True)))
+            last = Section("filter")
+        return tuple(section for section in (first, translations, last) if any(section[1:])), draft
+
+    def check(self) -> None:
+        """What is desired is what Services say; what is not marked is in the kernel as it shall be."""
+        chains: dict[Chain, tuple[str, ...]] = {}
+        claims: dict[Place, list[tuple[ServiceKey, str]]] = {}
+        for key in sorted(self._services):
+            chains.update(self._services[key].chains)
+            for place, line in self._services[key].shared:
+                claims.setdefault(place, []).append((key, line))
+        assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
+        sorted_claims = {place: tuple(shares) for place, shares in claims.items()}
+        assert sorted_claims == self._claims, f"claims {self._claims} should be {sorted_claims}"
+        if self.needs_full or self._draft is not None:
+            return
+        for chain in (self._wanted.keys() | self._held.keys()) - self._marked_chains:
+            found = self._held.get(chain)
+            wanted = self._wanted.get(chain)
+            assert found == wanted, f"{chain}: {found} is not {wanted}"
+        for place in (self._held_shared.keys() | self._claims.keys()) - self._marked_places:
+            there = self._held_shared.get(place)
+            first = self._claims[place][0][1] if place in self._claims else None
+            assert there == first, f"{place}: {there} is not {first}"
+
+
+IptablesPlane = NodePlane[IptablesRules, IptablesTransaction]
+
+
+def iptables_plane(family: Family, config: NodePlaneConfig) -> IptablesPlane:
+    return IptablesPlane(family, config, IptablesRules(family))

@@ -1,0 +1,92 @@
+"""Messages that read what packets have put into dynamic sets: which there are, and the clients in one of them.
+
+A dump of a set comes in pieces of some kilobytes, each when it is asked for, so a reader may stop after as many clients
+as it wants: the program ``nft`` builds a list of all elements of all sets first.  (linux/netfilter/nf_tables.h)
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from sliceplane.node.nft.netlink.expressions import NFPROTO
+from sliceplane.node.nft.netlink.messages import HEADER, message, text
+from sliceplane.node.nft.objects import TableRef
+
+#: clients of one table that are read and put back when it is replaced: some 10 MiB and half a second
+REMEMBERED_MAX: Final = 100_000
+_GET_SET, _NEW_SET, _GET_ELEMENTS, _NEW_ELEMENTS = 10 << 8 | 10, 10 << 8 | 9, 10 << 8 | 13, 10 << 8 | 12
+_DUMP: Final = 0x300  # NLM_F_DUMP
+_ERROR, _DONE = 2, 3
+_TABLE, _SET, _LIST = 1, 2, 3  # NFTA_SET_TABLE, NFTA_SET_NAME; NFTA_SET_ELEM_LIST_*
+_KEY, _EXPIRATION = 1, 5  # NFTA_SET_ELEM_*
+_ATTRIBUTE = struct.Struct("=HH")
+_PREFIX: Final = "affinity-"
+
+
+class DumpPart(NamedTuple):
+    """``names`` of sets, or ``clients`` of one with the seconds that each has left; ``done``: nothing follows."""
+
+    names: tuple[str, ...] = ()
+    clients: tuple[tuple[str, int], ...] = ()
+    done: bool = False
+
+
+def sets_request(table: TableRef) -> bytes:
+    return message(_GET_SET, _DUMP, 1, NFPROTO[table.family], text(_TABLE, table.name))
+
+
+def clients_request(table: TableRef, name: str) -> bytes:
+    return message(_GET_ELEMENTS, _DUMP, 1, NFPROTO[table.family], text(_TABLE, table.name) + text(_SET, name))
+
+
+def parse_part(data: bytes, table: TableRef) -> DumpPart:
+    """One read of the socket.  An error ends the dump: what is not there has nothing in it."""
+    names: list[str] = []
+    clients: list[tuple[str, int]] = []
+    at = 0
+    while at + HEADER.size <= len(data):
+        length, kind, *_ = HEADER.unpack_from(data, at)
+        if length < HEADER.size or kind in {_ERROR, _DONE}:
+            return DumpPart(tuple(names), tuple(clients), done=True)
+        body = data[at + HEADER.size + 4 : at + length]
+        if kind == _NEW_SET:
+            members = dict(_attributes(body))
+            name = members.get(_SET, b"").rstrip(b"\0").decode(errors="replace")
+            if members.get(_TABLE, b"").rstrip(b"\0") == table.name.encode() and name.startswith(_PREFIX):
+                names.append(name)
+        elif kind == _NEW_ELEMENTS:
+            for element in (part for number, parts in _attributes(body) if number == _LIST for part in _values(parts)):
+                members = dict(_attributes(element))
+                key = b"".join(_values(members.get(_KEY, b"")))
+                left_ms = int.from_bytes(members.get(_EXPIRATION, b""), "big")
+                if len(key) in {4, 16}:
+                    clients.append((str(ipaddress.ip_address(key)), left_ms // 1000))
+        at += length + 3 & ~3
+    return DumpPart(tuple(names), tuple(clients))
+
+
+def limits(names: tuple[str, ...]) -> dict[str, int]:
+    """How many clients to read of each set: an equal share for each namespace, and within it for each set, so that a
+    tenant whose sets are full does not have those of others forgotten."""
+    by_namespace: dict[str, list[str]] = {}
+    for name in names:
+        by_namespace.setdefault(name.split("-", 2)[-1].partition("/")[0], []).append(name)
+    share = REMEMBERED_MAX // max(1, len(by_namespace))
+    return {name: share // len(own) for own in by_namespace.values() for name in own}
+
+
+def _attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + 4 <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, at)
+        if length < 4:
+            return
+        yield kind & 0x3FFF, body[at + 4 : at + length]
+        at += length + 3 & ~3
+
+
+def _values(body: bytes) -> Iterator[bytes]:
+    return (value for _, value in _attributes(body))

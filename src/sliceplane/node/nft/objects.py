@@ -1,0 +1,291 @@
+"""Objects and commands of an nftables table, and how they are written for ``nft -f``.
+
+A ``Transaction`` is a tuple of commands that the kernel takes whole or not at all.  ``render`` gives exactly the
+text that is sent.  The vocabulary is the part of nftables that we use; the fake kernel understands the same part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from sliceplane.node.nft.statements import NftFamily, Statement
+
+#: a concatenation: addresses and protocol names as text, ports and indexes as numbers
+Key = tuple[str | int, ...]
+
+
+class DnatTarget(msgspec.Struct, frozen=True, order=True, gc=False):
+    """Where DNAT sends a packet.  (There may be hundreds of thousands: the garbage collector shall not see them.)"""
+
+    ip: str
+    port: int
+
+
+class NftVerdict(NamedTuple):
+    """What a verdict map answers: ``goto`` or ``jump`` to a chain (who comes to its end goes on behind the chain that
+    asked, or behind the rule), or ``drop``."""
+
+    kind: Literal["goto", "jump", "drop"]
+    chain: str = ""
+
+
+DROP = NftVerdict("drop")
+
+
+def goto(chain: str) -> NftVerdict:
+    return NftVerdict("goto", chain)
+
+
+def jump(chain: str) -> NftVerdict:
+    return NftVerdict("jump", chain)
+
+
+class RemainingTime(NamedTuple):
+    """How much longer an element of a dynamic set stays."""
+
+    seconds: int
+
+
+#: of the dynamic sets of a table, by name: addresses and how much longer each stays, in seconds
+Memory = Mapping[str, tuple[tuple[str, int], ...]]
+
+
+class Several(NamedTuple):
+    """What is wanted of a destination whose *targets* are drawn from (at least two): ``node.nft.draws``."""
+
+    targets: tuple[DnatTarget, ...]
+
+
+Value = NftVerdict | DnatTarget | RemainingTime | None
+Wanted = Value | Several
+Item = tuple[Key, Value]
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """Where a base chain is attached; its policy is accept."""
+
+    type: Literal["filter", "nat"]
+    point: Literal["prerouting", "input", "forward", "output", "postrouting"]
+    priority: int
+
+
+class NftContainer(msgspec.Struct, frozen=True):
+    """A set (``value`` none) or a map.  ``key`` names field types, joined as nft concatenates them.
+
+    ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone, and then wants to
+    know of which *protocol* the ports of targets are: it refuses a rule for another one ("conflicting protocols").
+    Where the protocol is part of the key, it does not matter.
+    """
+
+    name: str
+    key: tuple[Literal["addr", "proto", "port", "numgen"], ...]
+    value: Literal["none", "verdict", "target"] = "none"
+    protocol: str = ""
+    #: of a dynamic set, which packets fill: how long an element stays; 0: it is none
+    timeout_s: int = 0
+    #: the same: how many elements it takes; packets beyond them are served, and not remembered
+    size: int = 0
+
+    def definition(self, family: NftFamily) -> str:
+        if "numgen" in self.key:
+            assert self.value == "target", f"{self.name}: numbers are drawn for targets, not for {self.value}"
+            if self.by_number:
+                return f"{{ typeof numgen random mod 2 : {family} daddr . {self.protocol} dport; }}"
+            fields = {"addr": f"{family} daddr", "proto": "meta l4proto", "port": "th dport"}
+            key = " . ".join(fields.get(part, "numgen random mod 2") for part in self.key)
+            return f"{{ typeof {key} : {family} daddr . th dport; }}"
+        types = {"addr": "ipv4_addr" if family == "ip" else "ipv6_addr", "proto": "inet_proto", "port": "inet_service"}
+        held = {"none": "", "verdict": " : verdict", "target": f" : {types['addr']} . {types['port']}"}
+        suffix = held[self.value]
+        dynamic = f" flags dynamic,timeout; timeout {self.timeout_s}s;" if self.timeout_s else ""
+        dynamic += f" size {self.size};" if self.size else ""
+        return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix};{dynamic} }}"
+
+    @property
+    def by_number(self) -> bool:
+        """Its keys are what ``numgen`` draws, and nothing else."""
+        return self.key == ("numgen",)
+
+    @property
+    def kind(self) -> str:
+        return "set" if self.value == "none" else "map"
+
+
+class NftRule(msgspec.Struct, frozen=True):
+    """Statements from left to right; a match that fails ends the rule."""
+
+    statements: tuple[Statement, ...]
+
+    def render(self, family: NftFamily) -> str:
+        return " ".join(statement.render(family) for statement in self.statements)
+
+
+class TableRef(NamedTuple):
+    """A table is known by its family and its name."""
+
+    family: NftFamily
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.name}"
+
+
+# Commands.  Each renders as one line.
+
+
+class AddTable(msgspec.Struct, frozen=True):
+    """Makes the table; no error if it exists."""
+
+    def render(self, table: TableRef) -> str:
+        return f"add table {table}"
+
+
+class DeleteTable(msgspec.Struct, frozen=True):
+    """Removes the table with all that is in it; an error if there is none."""
+
+    def render(self, table: TableRef) -> str:
+        return f"delete table {table}"
+
+
+class AddChain(msgspec.Struct, frozen=True):
+    """Makes a chain; no error if the same one exists."""
+
+    name: str
+    hook: Hook | None = None
+
+    def render(self, table: TableRef) -> str:
+        if self.hook is None:
+            return f"add chain {table} {self.name}"
+        hook = self.hook
+        return f"add chain {table} {self.name} {{ type {hook.type} hook {hook.point} priority {hook.priority}; }}"
+
+
+class FlushChain(msgspec.Struct, frozen=True):
+    """Removes every rule of the chain."""
+
+    name: str
+
+    def render(self, table: TableRef) -> str:
+        return f"flush chain {table} {self.name}"
+
+
+class DeleteChain(msgspec.Struct, frozen=True):
+    """An error if anything still jumps to it."""
+
+    name: str
+
+    def render(self, table: TableRef) -> str:
+        return f"delete chain {table} {self.name}"
+
+
+class AddRule(msgspec.Struct, frozen=True):
+    """Appends a rule."""
+
+    chain: str
+    rule: NftRule
+
+    def render(self, table: TableRef) -> str:
+        return f"add rule {table} {self.chain} {self.rule.render(table.family)}"
+
+
+class AddContainer(msgspec.Struct, frozen=True):
+    """Makes a set or map; no error if the same one exists."""
+
+    container: NftContainer
+
+    def render(self, table: TableRef) -> str:
+        container = self.container
+        return f"add {container.kind} {table} {container.name} {container.definition(table.family)}"
+
+
+class DeleteContainer(msgspec.Struct, frozen=True):
+    """An error if a rule still uses it."""
+
+    container: NftContainer
+
+    def render(self, table: TableRef) -> str:
+        return f"delete {self.container.kind} {table} {self.container.name}"
+
+
+class FlushContainer(msgspec.Struct, frozen=True):
+    """Removes every element."""
+
+    container: NftContainer
+
+    def render(self, table: TableRef) -> str:
+        return f"flush {self.container.kind} {table} {self.container.name}"
+
+
+class AddElements(msgspec.Struct, frozen=True):
+    """Adds elements; an error if one exists with another value.  Never empty: nft has no such command."""
+
+    container: str
+    items: tuple[Item, ...]
+
+    def render(self, table: TableRef) -> str:
+        items = ", ".join(item_text(key, value) for key, value in self.items)
+        return f"add element {table} {self.container} {{ {items} }}"
+
+
+class DeleteElements(msgspec.Struct, frozen=True):
+    """Removes elements; an error if one does not exist.  Never empty."""
+
+    container: str
+    keys: tuple[Key, ...]
+
+    def render(self, table: TableRef) -> str:
+        keys = ", ".join(item_text(key, None) for key in self.keys)
+        return f"delete element {table} {self.container} {{ {keys} }}"
+
+
+Command = (
+    AddTable
+    | DeleteTable
+    | AddChain
+    | FlushChain
+    | DeleteChain
+    | AddRule
+    | AddContainer
+    | DeleteContainer
+    | FlushContainer
+    | AddElements
+    | DeleteElements
+)
+
+
+class Transaction(msgspec.Struct, frozen=True):
+    """Commands for one table, all or nothing."""
+
+    table: TableRef
+    commands: tuple[Command, ...]
+    #: it replaces the table whole, whatever was there
+    full: bool = False
+    #: so many commands, of which the first sees whose table it is, must be in force before the rest
+    ahead: int = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.commands)
+
+    def render(self) -> str:
+        return "".join(f"{command.render(self.table)}\n" for command in self.commands)
+
+
+def deletion(table: TableRef) -> Transaction:
+    """Removes *table*, whether it exists or not (nft 1.0.6 has no ``destroy``)."""
+    return Transaction(table, (AddTable(), DeleteTable()))
+
+
+def item_text(key: Key, value: Value) -> str:
+    """An element as ``nft`` writes it."""
+    text = str(key[0]) if len(key) == 1 else " . ".join(map(str, key))
+    if value is None:
+        return text
+    if isinstance(value, DnatTarget):
+        return f"{text} : {value.ip} . {value.port}"
+    if isinstance(value, RemainingTime):
+        return f"{text} expires {value.seconds}s"
+    return f"{text} : {value.kind} {value.chain}" if value.chain else f"{text} : {value.kind}"

@@ -1,0 +1,128 @@
+"""Where a table in the kernel leads the cluster IPs of Services, whoever wrote it last: read from the listing alone.
+
+A destination counts as served only if a connection gets there: from the hooks ``nat-prerouting`` and ``nat-output``
+over jumps to a rule that asks the map, with every set on the way (``layout``, ``draws``) holding the destination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sliceplane.consume.served import ClusterDestination, Served, ServedTarget
+from sliceplane.node.nft.draws import ROOMS, endpoints_of, members_of
+from sliceplane.node.nft.layout import CLUSTER_IPS, NO_ENDPOINTS, SERVICE_IPS, SINGLE_ENDPOINTS
+from sliceplane.node.nft.listing import Form
+
+#: both must lead to a map: packets of Pods come by the first, those of the node itself by the second
+_HOOKS: Final = ("nat-prerouting", "nat-output")
+
+
+def served(form: Form) -> Served:
+    """The destinations of *form*, a table of ours (``listing.listed``)."""
+    return _Reader(form).read()
+
+
+class _Reader:
+    def __init__(self, form: Form) -> None:
+        self._chains: dict[str, list[Any]] = {
+            name.removeprefix("chain "): rules[1:] for name, rules in form.items() if name.startswith("chain ")
+        }
+        self._elements: dict[str, dict[str, str]] = {
+            name.removeprefix("container "): dict(_pair(text) for text in content[1:])
+            for name, content in form.items()
+            if name.startswith("container ")
+        }
+        used = [set(self._used(hook, set())) for hook in _HOOKS]
+        self._used_everywhere = used[0] & used[1]
+
+    def read(self) -> Served:
+        found: Served = {destination: frozenset() for destination in map(_destination, self._keys(NO_ENDPOINTS.name))}
+        for key, verdict in self._asked(SERVICE_IPS.name).items():
+            found[_destination(key)] = frozenset(self._targets(verdict.split()[-1], set()))
+        cluster_ips = set(self._asked(CLUSTER_IPS.name))
+        for key, value in self._asked(SINGLE_ENDPOINTS.name).items():
+            if key.split(" . ")[0] in cluster_ips:
+                found.setdefault(_destination(key), frozenset((_target(value),)))
+        for room in ROOMS:
+            members = set(self._asked(members_of(room).name))
+            for key, value in self._asked(endpoints_of(room).name).items():
+                destination, _, _ = key.rpartition(" . ")
+                if destination in members and destination.split(" . ")[0] in cluster_ips:
+                    known = found.get(_destination(destination), frozenset())
+                    found[_destination(destination)] = known | {_target(value)}
+        return found
+
+    def _keys(self, container: str) -> dict[str, str]:
+        return self._elements.get(container, {})
+
+    def _asked(self, container: str) -> dict[str, str]:
+        """The elements of a container that both hooks ask."""
+        return self._keys(container) if container in self._used_everywhere else {}
+
+    def _used(self, chain: str, seen: set[str]) -> Iterator[str]:
+        """Names of the containers that packets of *chain* are looked up in."""
+        seen.add(chain)
+        for part in _parts(self._chains.get(chain, [])):
+            for name in _jumps(part):
+                if name not in seen:
+                    yield from self._used(name, seen)
+            yield from (text[1:] for text in _texts(part) if text.startswith("@"))
+
+    def _targets(self, chain: str, seen: set[str]) -> Iterator[ServedTarget]:
+        """Where *chain* translates destinations to."""
+        seen.add(chain)
+        for part in _parts(self._chains.get(chain, [])):
+            for name in _jumps(part):
+                if name not in seen:
+                    yield from self._targets(name, seen)
+            match part:
+                case {"dnat": {"addr": str() as address, "port": int() as port}}:
+                    yield ServedTarget(address, port)
+                case {
+                    "dnat": {"addr": {"map": {"key": {"numgen": {"mod": count, "offset": first}}, "data": str(name)}}}
+                }:
+                    elements = self._keys(name[1:])
+                    values = (elements.get(str(number)) for number in range(first, first + count))
+                    yield from (_target(value) for value in values if value is not None)
+
+
+def _parts(rules: list[Any]) -> Iterator[Any]:
+    for rule in rules:
+        yield from rule
+
+
+def _jumps(part: Any) -> Iterator[str]:
+    """Chains that a statement may lead to: jumps, and those in a map of its own."""
+    match part:
+        case {"jump": {"target": str(name)}} | {"goto": {"target": str(name)}}:
+            yield name
+        case {"vmap": {"data": {"set": list(entries)}}}:
+            for _, verdict in entries:
+                yield from _jumps(verdict)
+
+
+def _texts(part: Any) -> Iterator[str]:
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, dict):
+        for value in part.values():
+            yield from _texts(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from _texts(value)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, _, value = text.partition(" : ")
+    return key, value
+
+
+def _destination(key: str) -> ClusterDestination:
+    address, protocol, port = key.split(" . ")
+    return ClusterDestination(address, protocol, int(port))
+
+
+def _target(value: str) -> ServedTarget:
+    address, port = value.split(" . ")
+    return ServedTarget(address, int(port))

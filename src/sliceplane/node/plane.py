@@ -1,0 +1,310 @@
+"""The data plane of one IP family as a core: events in, transactions out; and what it asks of a back end's rules.
+
+A back end is a core and a shell.  The core is a ``Ruleset`` of one IP family: what is desired, a shadow of what the
+kernel holds, and transactions from one to the other (``node.nft.table``, ``node.iptables.table``).  ``NodePlane`` owns it and
+tells it of changes; the shell (``node.io.kernel.backend``) carries its transactions out.
+
+``node.tracker`` knows what changed, ``node.schedule`` when to write; a back end's ``Ruleset`` knows what that means
+to the kernel and how it gets there: desired rules in, difference out.  A shell (or a test, or a simulator) owns the
+plane and runs what it gives out::
+
+    plane.on_service(old, new, now) ...      # and on_slice, on_node, on_synced
+    if plane.schedule.due(now):
+        transaction = plane.take_transaction(now)
+        if transaction is not None: run it, then plane.on_success(now) or plane.on_failure(now)
+
+Nothing is written before ``on_synced``: half a list of Services would take the other half's rules away.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from bisect import bisect_left
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from sliceplane.api.core import Node, Service, ServiceCIDR
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.consume.grounds import Ground
+from sliceplane.consume.model import ServedPort, ServiceChange, ServiceKey, canonical_of
+from sliceplane.kit.ip import Family, family, networks
+from sliceplane.node.aftermath import Aftermath
+from sliceplane.node.schedule import Schedule
+from sliceplane.node.surroundings import (
+    NodeNetwork,
+    RulesConfig,
+    Surroundings,
+    ThisNode,
+    node_port_addresses,
+    own_address,
+    surroundings,
+)
+from sliceplane.node.tracker import ServiceTracker, node_ground, node_ip
+
+
+class RulesTransaction(Protocol):
+    """What is common to the transactions of back ends."""
+
+    @property
+    def full(self) -> bool:
+        """It replaces all rules, whatever was there."""
+
+    @property
+    def size(self) -> int:
+        """How many commands, for logs."""
+
+    def render(self) -> str:
+        """As the back end's own program reads it."""
+
+
+T_co = TypeVar("T_co", bound=RulesTransaction, covariant=True)
+
+
+class Ruleset(Protocol[T_co]):
+    """What one back end holds of one family.
+
+    ``set_*`` say what is desired, ``take_transaction`` gives the difference; then exactly one of ``on_success`` and
+    ``on_failure``.  After a failure the shadow is worth nothing, and the next write is full.
+    """
+
+    #: the next transaction replaces everything, whatever the shadow says; the caller may wish for it, too
+    needs_full: bool
+
+    @property
+    def chain_per_target(self) -> bool:
+        """Each target of a Service is a chain: so a Service has fewer of them."""
+
+    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
+        """What rules depend on besides Services; *node_ports*: the addresses that node ports are on, where they are
+        listed.  Whether anything is to be written for it."""
+
+    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
+        """The newest state of a Service; whether it means other rules.  O(the Service)."""
+
+    def take_transaction(self, now: float) -> T_co | None:
+        """What brings the kernel up to date; ``None``: it is."""
+
+    def on_success(self, now: float) -> None:
+        """The kernel took the transaction."""
+
+    def on_failure(self) -> None:
+        """The kernel refused it, or what became of it is unknown."""
+
+    def next_deadline(self) -> float | None:
+        """When something may be removed that is out of use; ``None``: nothing is kept."""
+
+    def check(self) -> None:
+        """Every invariant.  O(state)."""
+
+
+V = TypeVar("V")
+#: the Services that want one place in the kernel, and with which value, sorted by key; the first has it.  Tuples, since
+#: nearly every place is wanted by one Service, and there are as many places as there are rules
+Shares = tuple[tuple[ServiceKey, V], ...]
+
+
+def with_share(shares: Shares[V], key: ServiceKey, value: tuple[V] | None) -> Shares[V]:
+    """*shares* with *key* wanting the one value, or nothing.  However many there are, it costs little more than a copy:
+    thousands of Services may want the place of one endpoint."""
+    at = bisect_left(shares, key, key=itemgetter(0))
+    end = at + 1 if at < len(shares) and shares[at][0] == key else at
+    wanted = () if value is None else ((key, value[0]),)
+    return (*shares[:at], *wanted, *shares[end:])
+
+
+def allowed_sources(port: ServedPort, node_ip: str) -> tuple[str, ...]:
+    """Who may use a load balancer's addresses (``loadBalancerSourceRanges``): disjoint networks in canonical form;
+    empty: every client.  *node_ip* "": not known.
+
+    A node that is a client may send with one of those addresses as its source, so they are allowed where it is.
+    """
+    ranges = port.source_ranges
+    address = ipaddress.ip_address(node_ip) if node_ip and ranges else None
+    if address is None or not any(address in ipaddress.ip_network(network) for network in ranges):
+        return ranges
+    return networks((*ranges, *(f"{ip}/{address.max_prefixlen}" for ip in port.vips)), family(address))
+
+
+class NodePlaneConfig(msgspec.Struct, frozen=True):
+    """``node_name``: whose zone and local endpoints count.  ``min_period_s``: the pause between two writes."""
+
+    node_name: str
+    min_period_s: float = 0.0
+    rules: RulesConfig = msgspec.field(default_factory=RulesConfig)
+    #: trigger times before it (the start of the process) are not measured
+    since: float = 0.0
+    #: TCP ports that the proxy itself listens on: no Service gets them as node ports
+    own_ports: tuple[int, ...] = ()
+
+
+R = TypeVar("R", bound=Ruleset[Any])
+T = TypeVar("T", bound=RulesTransaction)
+
+
+class NodePlane(Generic[R, T]):
+    """See the module.  One transaction at a time; *rules* are the back end's, whose transactions are ``T``."""
+
+    def __init__(self, family: Family, config: NodePlaneConfig, rules: R) -> None:
+        self.family: Family = family
+        self.rules = rules
+        self._config = config.rules
+        self._node = NodeNetwork()
+        self._node_name = config.node_name
+        self._service_cidrs: dict[str, tuple[str, ...]] = {}
+        #: what rules depend on besides Services
+        self.around = surroundings(config.rules, family, self._node)
+        self.facts = ThisNode("", self.around.detector)
+        #: where node ports are served; ``None``: on all of the host's addresses but loopback ones
+        self.node_port_addresses = node_port_addresses(config.rules, family, self._node)
+        #: what is known of Services and endpoints; to look at, not to change
+        self.tracker = ServiceTracker(family, config.node_name, since=config.since, chains=rules.chain_per_target)
+        self.tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
+        rules.set_surroundings(self.around, ())
+        #: when to write, and how the last writes went; to look at, not to change
+        self.schedule = Schedule(min_period_s=config.min_period_s)
+        self._synced = False
+        #: how many transactions the kernel has taken
+        self.writes = 0
+        #: when the kernel last took all rules; ``None``: not yet
+        self.written_whole_at: float | None = None
+        self._in_flight_is_full = False
+        self._began = 0.0
+        #: what follows from what the kernel has; the shell tells it
+        self.aftermath = Aftermath()
+        self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
+        own = (self._node.ip,) if self._node.ip else ()
+        self.tracker.on_ground("this node (--bind-address)", Ground(own))
+        self.tracker.on_ground("Pods (--cluster-cidr)", Ground((), networks(config.rules.cluster_cidrs, family)))
+
+    def on_service(self, old: Service | None, new: Service | None, now: float) -> None:
+        self._note(self.tracker.on_service(old, new), now)
+
+    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
+        self._note(self.tracker.on_slice(old, new), now)
+
+    def on_node(self, node: Node | None, now: float) -> None:
+        """This node; ``None``: it was deleted, which changes nothing here."""
+        self._note(self.tracker.on_node(node), now)
+        if node is not None:
+            self.on_any_node(node.metadata.name, node, now)
+            own = own_address(self._config, self.family, node_ip(node, self.family))
+            pods = node_ground(node, self.family).networks
+            self._on_network(replace(self._node, ip=own, pod_networks=pods), now)
+
+    def on_any_node(self, name: str, node: Node | None, now: float) -> None:
+        """A Node of the cluster, this one or another, came, changed or went: its addresses are no Service's.  Of this
+        one what was known last stays."""
+        if node is not None or name != self._node_name:
+            ground = Ground() if node is None else node_ground(node, self.family)
+            self._note(self.tracker.on_ground(f"Node {name}", ground), now)
+
+    def on_nodes_known(self, known: bool, now: float) -> None:
+        """Whether all Nodes were told of.  Until they are no external IP is served; a plane that is told nothing takes
+        the Nodes that it was told of for all."""
+        self._note(self.tracker.on_withheld(not known), now)
+
+    def on_api_server(self, addresses: Iterable[str], now: float) -> None:
+        """Where this process reaches the API server."""
+        own = [ip for text in addresses if (ip := canonical_of(text, self.family)) is not None]
+        self._note(self.tracker.on_ground("the API server as this node reaches it", Ground(tuple(own))), now)
+
+    def on_service_cidr(self, name: str, new: ServiceCIDR | None, now: float) -> None:
+        """A range of cluster IPs came, changed or went."""
+        if new is None:
+            self._service_cidrs.pop(name, None)
+        else:
+            self._service_cidrs[name] = new.spec.cidrs or ()
+        own = networks(self._service_cidrs.get(name, ()), self.family)
+        self._note(self.tracker.on_ground(f"ServiceCIDR {name}", Ground((), own)), now)
+        cidrs = [text for name in sorted(self._service_cidrs) for text in self._service_cidrs[name]]
+        self._on_network(replace(self._node, service_networks=networks(cidrs, self.family)), now)
+
+    def on_interfaces(self, addresses: tuple[str, ...], now: float) -> None:
+        """The host's own addresses of this family, in canonical form."""
+        self._on_network(replace(self._node, interface_addresses=addresses), now)
+
+    def _on_network(self, node: NodeNetwork, now: float) -> None:
+        if node == self._node:
+            return
+        self._node = node
+        self.around = surroundings(self._config, self.family, node)
+        self.node_port_addresses = node_port_addresses(self._config, self.family, node)
+        changed = self.rules.set_surroundings(self.around, self.node_port_addresses or ())
+        facts = ThisNode(node.ip, self.around.detector)
+        if facts != self.facts:
+            self.facts = facts
+            changed = bool(self.tracker.mark_all()) or changed
+        if changed and self._synced:
+            self.schedule.on_change(now)
+
+    def on_synced(self, now: float) -> None:
+        """Services and EndpointSlices were listed; the first write is due.  A second call changes nothing."""
+        if not self._synced:
+            self._synced = True
+            self.schedule.on_change(now)
+
+    def take_transaction(self, now: float) -> T | None:
+        """The next write, with every change so far.  ``None``: the changes mean nothing to the kernel, and count as
+        written."""
+        assert self._synced, "nothing may be written before the first lists are complete"
+        self.schedule.on_start()
+        self._began = now
+        for change in self.tracker.take_changes(now, whole=self.rules.needs_full):
+            self.rules.set_service(change, self.facts)
+            if change.complete:
+                self.aftermath.note(change)
+        self.aftermath.note_triggers(self.tracker.take_triggers())
+        transaction: T | None = self.rules.take_transaction(now)
+        self._in_flight_is_full = transaction is not None and transaction.full
+        if transaction is None:
+            self._finish(now)
+        return transaction
+
+    def on_success(self, now: float) -> None:
+        """The kernel took the transaction."""
+        self.writes += 1
+        if self._in_flight_is_full:
+            self.written_whole_at = now
+        self.rules.on_success(now)
+        self._finish(now)
+
+    def _finish(self, now: float) -> None:
+        self.aftermath.on_success(now)
+        self.schedule.on_success(now)
+        resume = self.tracker.on_written(self._began, now)
+        if resume is not None:
+            self.schedule.on_remaining(now, resume)
+        deadline = self.rules.next_deadline()
+        if deadline is not None:
+            self.schedule.want(deadline)
+
+    def on_failure(self, now: float) -> None:
+        """The kernel refused it; the next one, after the back-off or with the next change, is full."""
+        self.rules.on_failure()
+        self.schedule.on_failure(now)
+
+    def on_doubt(self, now: float) -> bool:
+        """Another program may have changed our rules: write all of them anew.  False, and nothing is done, while a
+        write runs: it shows by itself whether they are there."""
+        if not self._synced or self.schedule.running:
+            return False
+        self.rules.needs_full = True
+        self.schedule.on_change(now)
+        return True
+
+    def _note(self, changed: tuple[ServiceKey, ...], now: float) -> None:
+        if changed and self._synced:
+            self.schedule.on_change(now)
+
+    def check(self) -> None:
+        """Every invariant of the parts.  O(state)."""
+        self.tracker.check()
+        self.rules.check()
+        self.aftermath.check()
+
+
+AnyNodePlane = NodePlane[Any, Any]

@@ -1,0 +1,52 @@
+"""All that a data plane of one family would be told, at one moment: what renders start from."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sliceplane.api.core import Node, Service, ServiceCIDR
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.consume.model import PortState
+from sliceplane.kit.ip import Family
+from sliceplane.node.plane import AnyNodePlane
+from sliceplane.node.surroundings import Surroundings, ThisNode
+
+
+class NodeObjects(msgspec.Struct, frozen=True):
+    """What there is, in any order."""
+
+    services: tuple[Service, ...] = ()
+    slices: tuple[EndpointSlice, ...] = ()
+    node: Node | None = None
+    service_cidrs: tuple[ServiceCIDR, ...] = ()
+
+
+class NodeSnapshot(msgspec.Struct, frozen=True):
+    """``states``: one for each service port, sorted by Service.  ``node_ports``: the addresses that node ports are on;
+    ``None``: all of the node's but loopback ones."""
+
+    family: Family
+    states: tuple[PortState, ...]
+    around: Surroundings
+    facts: ThisNode
+    node_ports: tuple[str, ...] | None
+
+
+def feed(plane: AnyNodePlane, objects: NodeObjects) -> None:
+    """Tells *plane* of everything; its first write is then due."""
+    for service in objects.services:
+        plane.on_service(None, service, 0.0)
+    for endpoint_slice in objects.slices:
+        plane.on_slice(None, endpoint_slice, 0.0)
+    for service_cidr in objects.service_cidrs:
+        plane.on_service_cidr(service_cidr.metadata.name, service_cidr, 0.0)
+    if objects.node is not None:
+        plane.on_node(objects.node, 0.0)
+    plane.on_synced(0.0)
+
+
+def snapshot(plane: AnyNodePlane) -> NodeSnapshot:
+    """What a render asks of a *plane* that was told of everything, whatever its back end."""
+    tracker = plane.tracker
+    states = tuple(state for key in tracker.services() for state in tracker.state(key))
+    return NodeSnapshot(plane.family, states, plane.around, plane.facts, plane.node_port_addresses)

@@ -1,0 +1,363 @@
+"""Change tracking: which Services does the data plane have to look at again, and what are they now.
+
+Events mark Services; nothing is computed until ``take_changes``.  So a thousand events of one Service between two
+writes cost one computation.
+
+**Trigger times** (``sig-scalability/slos/network_programming_latency.md`` of kubernetes/community): an EndpointSlice
+says when the Pod or Service changed that it was written for.  They are kept by Service until ``take_triggers``; a slice
+that goes takes those of its Service with it, and a slice whose content did not change, or that says the same time as
+before, adds none.
+
+**What a Service asks for** is not what it gets: ``claims`` decides over addresses for clients outside and node ports,
+``bounds`` how much of a Service is served, ``schedule.Portions`` in which steps.
+
+Owned by one caller (a family's data plane); not for several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import inf
+from typing import Final, TypeVar
+
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_ZONE, EndpointSlice
+from sliceplane.consume.bounds import CHAINS_MAX, STICKY_MAX, TARGETS_MAX, Excess, share
+from sliceplane.consume.claims import AddressClaims
+from sliceplane.consume.grounds import Ground
+from sliceplane.consume.model import (
+    API_SERVICE,
+    NodeEndpoint,
+    PortState,
+    ServedPort,
+    ServiceChange,
+    ServiceKey,
+    ServicePortName,
+    canonical_of,
+    categorize,
+    first_of,
+)
+from sliceplane.consume.servicemap import health_port, read
+from sliceplane.consume.slicecache import EndpointOrigin, HeldSlice, SliceCache
+from sliceplane.consume.usable import Locality
+from sliceplane.kit.ip import Family, networks
+from sliceplane.kit.times import parse_time
+from sliceplane.node.conntrack import Expected
+from sliceplane.node.schedule import PORTION, PORTION_OF_CHAINS, Portions
+
+#: trigger times of one Service that wait for a write; later ones are not measured
+TRIGGERS_MAX: Final = 1_000
+_NO_EXCESS = Excess()
+V = TypeVar("V")
+_EndpointsOf = dict[ServicePortName, list[NodeEndpoint]]
+
+
+class ServiceTracker:
+    """The model of one IP family on one node."""
+
+    def __init__(self, family: Family, node_name: str, *, since: float = 0.0, chains: bool = False) -> None:
+        """*since*: trigger times before it are no business of ours.  *chains*: each target is a chain in the kernel."""
+        self._chains = chains
+        self.family: Family = family
+        self._since = since
+        self._health_ports: dict[ServiceKey, int] = {}
+        self._triggers: dict[ServiceKey, list[float]] = {}
+        self._services: dict[ServiceKey, tuple[ServedPort, ...]] = {}  # as they ask
+        self._excess: dict[ServiceKey, Excess] = {}
+        self._beyond: dict[ServiceKey, int] = {}  # targets of a port for which there is no chain
+        self._claims = AddressClaims()
+        self.portions = Portions()
+        #: those that do not get all that they ask for, as of the last ``take_changes``; and those that came since
+        self.unserved: set[ServiceKey] = set()
+        self.newly_unserved: set[ServiceKey] = set()
+        self._slices = SliceCache(family, node_name)
+        self._place = Locality(node=node_name)
+        self._changed: set[ServiceKey] = set()
+
+    @property
+    def place(self) -> Locality:
+        """Where this node is."""
+        return self._place
+
+    @property
+    def pending(self) -> int:
+        """How many Services ``take_changes`` would give."""
+        return len(self._changed) + len(self.portions.behind)
+
+    def on_service(self, old: Service | None, new: Service | None) -> tuple[ServiceKey, ...]:
+        """A Service came, changed or went; the Services that were marked.  A change of metadata alone marks none."""
+        subject = new if new is not None else old
+        assert subject is not None, "an event has an old or a new object"
+        key = ServiceKey(subject.metadata.namespace, subject.metadata.name)
+        ports, excess = read(new, self.family) if new is not None else ((), _NO_EXCESS)
+        asked_at = health_port(new) if new is not None and ports else 0
+        before = self._services.get(key, ())
+        created = (new.metadata.creation_timestamp or "") if new is not None else ""
+        if ports != before:
+            self.portions.on_service(key, lambda: self._claims.honoured(key, before), ports)
+        marked = self._claims.on_service(key, created, before, ports)
+        if ports != before or asked_at != self._health_ports.get(key, 0) or excess != self._excess.get(key, _NO_EXCESS):
+            marked.add(key)
+        _keep(self._health_ports, key, asked_at)
+        _keep(self._services, key, ports)
+        _keep(self._excess, key, excess if any(excess) else None)
+        return self._mark(marked)
+
+    def _mark(self, marked: Iterable[ServiceKey]) -> tuple[ServiceKey, ...]:
+        keys = tuple(sorted(marked))
+        self._changed.update(keys)
+        return keys
+
+    def on_ground(self, owner: str, ground: Ground) -> tuple[ServiceKey, ...]:
+        """*owner* has these addresses, and no Service may; the Services that were marked."""
+        return self._mark(self._claims.set_ground(owner, ground))
+
+    def on_withheld(self, withheld: bool) -> tuple[ServiceKey, ...]:
+        """Whether external IPs wait for the Nodes to be known; the Services that were marked."""
+        return self._mark(self._claims.withhold(withheld))
+
+    def reserve_ports(self, owner: str, ports: Iterable[tuple[str, int]]) -> None:
+        """(protocol, port) that a program of this node listens on.  Before the first Service."""
+        self._claims.reserve_ports(owner, ports)
+
+    @property
+    def claims(self) -> AddressClaims:
+        """Who has which address; to look at, not to change."""
+        return self._claims
+
+    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> tuple[ServiceKey, ...]:
+        """A slice came, changed or went; the Services that were marked (slices of unknown Services mark none)."""
+        subject = new if new is not None else old
+        assert subject is not None, "an event has an old or a new object"
+        marked = tuple(key for key in self._slices.on_slice(subject.metadata.key, new) if key in self._services)
+        self._changed.update(marked)
+        if marked:
+            self._note_trigger(marked, old, new)
+        if API_SERVICE in marked:
+            held = self._slices.slices(API_SERVICE).values()
+            texts = [
+                text for held_slice in held for endpoint in held_slice.endpoints for text in endpoint.addresses or ()
+            ]
+            addresses = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, self.family)) is not None)
+            return self._mark({*marked, *self.on_ground("the API server", Ground(tuple(addresses)))})
+        return marked
+
+    def _note_trigger(
+        self, marked: tuple[ServiceKey, ...], old: EndpointSlice | None, new: EndpointSlice | None
+    ) -> None:
+        if new is None:
+            for key in marked:
+                self._triggers.pop(key, None)
+            return
+        text = (new.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME)
+        if text is None or (old is not None and (old.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) == text):
+            return
+        try:
+            moment = parse_time(text)
+        except ValueError:
+            return
+        if moment > self._since:
+            moments = self._triggers.setdefault(marked[-1], [])
+            if len(moments) < TRIGGERS_MAX:
+                moments.append(moment)
+
+    def on_node(self, node: Node | None) -> tuple[ServiceKey, ...]:
+        """This node changed.  Only its zone matters; a change of it marks every Service.
+
+        A deleted node (``None``) keeps the zone that it had: Pods may still run on it, and another set of endpoints
+        would be the worst answer to a mistake.
+        """
+        if node is None:
+            return ()
+        place = Locality(node=self._place.node, zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""))
+        if place == self._place:
+            return ()
+        self._place = place
+        return self.mark_all()
+
+    def mark_all(self) -> tuple[ServiceKey, ...]:
+        """Marks every Service.  O(Services)."""
+        self._changed.update(self._services)
+        return tuple(self._services)
+
+    def take_changes(self, now: float = inf, *, whole: bool = False) -> Iterator[ServiceChange]:
+        """The newest state of every marked Service, sorted by key; the marks are taken off.  Large and heavy ones come
+        last, and in portions, some of which may be left (``portions.behind``) unless the *whole* is asked for; at *now*
+        some may have to rest.
+
+        States are computed while iterating, so that a first sync never holds them all; finish before the next event.
+        """
+        taken = sorted(self._changed)
+        self._changed = set()
+        for key in self.portions.begin(taken, self._slices.sizes, self._services):
+            yield self._change(key, self._honoured(key))
+        budget = PORTION_OF_CHAINS if self._chains else PORTION
+        turns = len(self.portions.behind)
+        while turns and (whole or budget > 0):
+            turns -= 1
+            key = next(iter(self.portions.behind))
+            since = self.portions.behind.pop(key)
+            wanted = self._honoured(key)
+            # Of one that is gone, the addresses may be another's by now.
+            if wanted and not whole and self.portions.rests(key, now):
+                self.portions.behind[key] = since
+                continue
+            size = self._slices.sizes.get(key, 0)
+            if whole or key not in self.portions.told:
+                ports = self.portions.finish(key, wanted)
+                self.portions.on_carried(key, size, whole=whole)
+                budget -= max(size, 1)
+                yield self._change(key, ports)
+                continue
+            endpoints = self._slices.endpoints(key)
+            ports, spent = self.portions.advance(
+                key,
+                wanted,
+                lambda port: len(endpoints.get(port.name, ())),  # noqa: B023  # called at once
+                budget,
+                since,
+            )
+            budget -= spent
+            self.portions.on_carried(key, max(size, spent), whole=False)
+            yield self._change(key, ports, endpoints)
+
+    def on_written(self, began: float, now: float) -> float | None:
+        """The kernel has what ``take_changes`` gave at *began*; when what was left may go on; ``None``: nothing was."""
+        return self.portions.on_written(began, now, lambda key: key not in self._services)
+
+    def take_triggers(self) -> tuple[float, ...]:
+        """The trigger times of what ``take_changes`` gave whole, in the order of Services and events."""
+        if not self._triggers:
+            return ()
+        behind = self.portions.behind
+        taken = [moment for key in sorted(self._triggers) if key not in behind for moment in self._triggers[key]]
+        self._triggers = {key: moments for key, moments in self._triggers.items() if key in behind}
+        return tuple(taken)
+
+    def _change(
+        self, key: ServiceKey, ports: tuple[ServedPort, ...], found: _EndpointsOf | None = None
+    ) -> ServiceChange:
+        """*found*: its endpoints, if they are known already."""
+        if found is None:
+            found = self._slices.endpoints(key) if ports else {}
+        states, beyond = self._states(ports, found)
+        if beyond or self._beyond:
+            _keep(self._beyond, key, beyond)
+        if not (self._claims.refusals(key) or key in self._excess or beyond):
+            self.unserved.discard(key)
+            self.newly_unserved.discard(key)
+        elif key not in self.unserved:
+            self.unserved.add(key)
+            self.newly_unserved.add(key)
+        asked_at = self._health_ports.get(key, 0)
+        complete = key not in self.portions.behind
+        if not asked_at:
+            return ServiceChange(key, states, complete=complete)
+        ready = {
+            endpoint.ip
+            for endpoints in found.values()
+            for endpoint in endpoints
+            if endpoint.ready and endpoint.is_local
+        }
+        return ServiceChange(key, states, asked_at, len(ready), complete)
+
+    def take_unserved(self) -> tuple[ServiceKey, ...]:
+        """Those of them that are new since the last call, sorted."""
+        taken = tuple(sorted(self.newly_unserved))
+        self.newly_unserved = set()
+        return taken
+
+    def excess(self, key: ServiceKey) -> Excess:
+        """How much of *key* is beyond the bounds."""
+        return self._excess.get(key, _NO_EXCESS)._replace(targets=self._beyond.get(key, 0))
+
+    def state(self, key: ServiceKey) -> tuple[PortState, ...]:
+        """What *key* is now, one entry per service port.  O(the Service)."""
+        ports = self._honoured(key)
+        return self._states(ports, self._slices.endpoints(key))[0] if ports else ()
+
+    def _honoured(self, key: ServiceKey) -> tuple[ServedPort, ...]:
+        return self._claims.honoured(key, self._services.get(key, ()))
+
+    def _states(self, ports: tuple[ServedPort, ...], endpoints: _EndpointsOf) -> tuple[tuple[PortState, ...], int]:
+        """And how many targets the largest port has beyond the bound."""
+        states = tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._place)) for port in ports)
+        if not ports or self._slices.sizes.get(ports[0].name.service, 0) <= STICKY_MAX:
+            return states, 0
+        most = self._targets_max(ports)
+        beyond = max((len(state.categories.reachable) for state in states), default=0) - most
+        if beyond > 0:
+            states = tuple(PortState(state.port, first_of(state.categories, most)) for state in states)
+        return states, max(0, beyond)
+
+    def _targets_max(self, ports: tuple[ServedPort, ...]) -> int:
+        """How many targets each of *ports*, those of one Service, may have."""
+        if any(port.affinity_timeout_s for port in ports):
+            return share(STICKY_MAX, len(ports))
+        return share(CHAINS_MAX if self._chains else TARGETS_MAX, len(ports))
+
+    def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[EndpointOrigin]]:
+        """Where the endpoints of *key* come from, see ``SliceCache.origins``."""
+        return self._slices.origins(key, slice_key)
+
+    def slices(self, key: ServiceKey) -> dict[str, HeldSlice]:
+        """The slices that count for *key*, see ``SliceCache.slices``."""
+        return self._slices.slices(key)
+
+    def expected_flows(self, keys: Iterable[ServiceKey], gone: Iterable[ServedPort] = ()) -> Expected:
+        """Who may answer UDP flows to the Services *keys*, as they are now; and to the ports *gone*, which is no
+        endpoint unless one of *keys* has their addresses.  O(those Services)."""
+        expected = Expected()
+        for port in gone:
+            expected.add(port, ())
+        for key in keys:
+            endpoints = self._slices.endpoints(key)
+            for port in self._honoured(key):
+                if port.name.protocol == "UDP":
+                    expected.add(port, endpoints.get(port.name, ()))
+        return expected
+
+    def has_affinity(self) -> bool:
+        """Whether any Service keeps its clients where they are.  O(Services)."""
+        return any(port.affinity_timeout_s for ports in self._services.values() for port in ports)
+
+    def services(self) -> tuple[ServiceKey, ...]:
+        """Every Service that this family serves, sorted.  O(Services)."""
+        return tuple(sorted(self._services))
+
+    def check(self) -> None:
+        """Every invariant.  O(state)."""
+        assert self._health_ports.keys() <= self._services.keys(), f"health ports of no Service: {self._health_ports}"
+        self._slices.check()
+        self._claims.check(iter(self._services.items()))
+        self.portions.check()
+        assert self._excess.keys() <= self._services.keys(), f"excess of no Service: {self._excess}"
+        for key, ports in self._services.items():
+            assert ports, f"{key} is kept without ports"
+            assert all(port.name.service == key for port in ports), f"{key} holds ports of others: {ports}"
+
+
+def _keep(where: dict[ServiceKey, V], key: ServiceKey, value: V | None) -> None:
+    """Nothing empty is kept."""
+    if value:
+        where[key] = value
+    else:
+        where.pop(key, None)
+
+
+def node_ip(node: Node, family: Family) -> str:
+    """The node's first internal address of the family, else its first external one, else ""."""
+    for kind in ("InternalIP", "ExternalIP"):
+        for entry in node.status.addresses or ():
+            ip = canonical_of(entry.address, family) if entry.type == kind else None
+            if ip is not None:
+                return ip
+    return ""
+
+
+def node_ground(node: Node, family: Family) -> Ground:
+    """The node's own addresses of the family, and its Pods' ranges."""
+    texts = [entry.address for entry in node.status.addresses or ()]
+    addresses = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, family)) is not None)
+    ranges = (*(node.spec.pod_cidrs or ()), *([node.spec.pod_cidr] if node.spec.pod_cidr else []))
+    return Ground(tuple(addresses), networks(ranges[:2], family))

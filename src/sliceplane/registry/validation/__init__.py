@@ -1,1 +1,0 @@
-"""Rules of validation that several kinds share, or that are too long for a kind's own module (``registry.kinds``)."""

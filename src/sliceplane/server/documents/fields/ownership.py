@@ -1,0 +1,230 @@
+"""Who owns what after a write (KEP-555): the effect of an update and of an apply on the managers of an object.
+
+An **update** takes what it changed: every other manager loses those fields, and all lose what went away.
+
+An **apply** owns exactly what its configuration says.  What it says otherwise than the object does, and another
+manager owns, is a conflict, unless it is forced; equal values are shared.  What its last configuration said, this one
+does not and no other manager owns, goes out of the object.
+
+Some fields are never owned (``UNOWNED``), and some cannot be written through the endpoint that was used: those are
+passed in as *reset* and left out everywhere, like upstream's reset fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from msgspec.json import decode, encode
+from msgspec.structs import replace
+
+from sliceplane.api.meta import Document
+from sliceplane.server.documents.fields import sets
+from sliceplane.server.documents.fields.managers import Identity, ManagerEntry, Managers
+from sliceplane.server.documents.fields.objects import merge, remove, set_of, with_named_fields
+from sliceplane.server.documents.fields.sets import FieldSet, Path
+from sliceplane.server.documents.fields.shape import FieldsChange, StructShape, compare
+
+UPDATE_MANAGERS_MAX: Final = 10
+ANCIENT_CHANGES: Final = "ancient-changes"
+BEFORE_FIRST_APPLY: Final = "before-first-apply"
+#: sets of new objects, and how long one may be that is remembered
+_REMEMBERED = 256
+_REMEMBERED_BYTES_MAX = 8 * 1024
+
+#: identity and book-keeping of the server, and metadata as such; what is in the rest of metadata is owned
+UNOWNED: Final[FieldSet] = {
+    "f:apiVersion": {},
+    "f:kind": {},
+    "f:metadata": {
+        ".": {},
+        "f:clusterName": {},
+        "f:creationTimestamp": {},
+        "f:generation": {},
+        "f:managedFields": {},
+        "f:name": {},
+        "f:namespace": {},
+        "f:resourceVersion": {},
+        "f:selfLink": {},
+        "f:uid": {},
+    },
+}
+
+
+class OwnedWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes, in which version, when (RFC 3339), and what this endpoint does not write."""
+
+    who: Identity
+    api_version: str
+    now: str
+    reset: FieldSet
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    who: Identity
+    #: of the entry that owns the field
+    api_version: str
+    path: Path
+
+
+@dataclass
+class Conflicts(Exception):
+    """An apply wants fields that others own, with other values.  Sorted by manager, then as sets are."""
+
+    conflicts: tuple[Conflict, ...]
+
+    __hash__ = Exception.__hash__
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What an apply made of the live object; ``changed`` is false if it made nothing of it."""
+
+    document: Document
+    managers: Managers
+    changed: bool
+
+
+def updated(managers: Managers, change: FieldsChange, write: OwnedWrite) -> Managers:
+    """The managers after an update that made *change*; the argument itself if no manager gains or loses anything."""
+    if not (managers or change.modified or change.removed):
+        return _first(change.added, write)
+    gained = sets.difference(sets.union(change.modified, change.added), write.reset, whole=True)
+    lost = sets.difference(change.removed, write.reset, whole=True)
+    if not gained and not lost:
+        return managers
+    taken = sets.union(gained, lost)
+    after: Managers = {}
+    for who, entry in managers.items():
+        kept = sets.difference(entry.fields, lost if who == write.who else taken)
+        if kept is entry.fields:
+            after[who] = entry
+        elif kept:
+            after[who] = replace(entry, fields=kept)
+    own = sets.difference(gained, UNOWNED)
+    if own:
+        before = after.get(write.who)
+        if before is None:
+            after[write.who] = ManagerEntry(own, write.api_version, write.now)
+        else:
+            after[write.who] = replace(before, fields=sets.union(before.fields, own), time=write.now)
+    return _capped(after) if len(after) > UPDATE_MANAGERS_MAX else after
+
+
+def _first(added: FieldSet, write: OwnedWrite) -> Managers:
+    """The managers of what was created.
+
+    Objects that one template made have the same fields, whatever their values: what follows from a set is remembered.
+    """
+    spelled = encode(added)
+    own_of = _own if len(spelled) <= _REMEMBERED_BYTES_MAX else _own.__wrapped__
+    own = own_of(spelled, encode(write.reset))
+    return {write.who: ManagerEntry(own, write.api_version, write.now, own)} if own else {}
+
+
+@lru_cache(_REMEMBERED)
+def _own(added: bytes, reset: bytes) -> FieldSet:
+    """What a creator owns of the set *added* where *reset* is not for it to write; in the order of the wire."""
+    return sets.ordered(sets.difference(sets.difference(decode(added), decode(reset), whole=True), UNOWNED))
+
+
+def _capped(managers: Managers) -> Managers:
+    """At most so many updaters: the oldest of each version become one, called ancient changes."""
+    updaters = [who for who in managers if who.operation == "Update"]
+    excess = len(updaters) - UPDATE_MANAGERS_MAX
+    if excess <= 0:
+        return managers
+    after = dict(managers)
+    merged: dict[Identity, list[FieldSet]] = {}
+    updaters.sort(key=lambda who: (after[who].time, who))
+    oldest: dict[str, Identity] = {}
+    for who in updaters:
+        if excess <= 0:
+            break
+        entry = after[who]
+        first = oldest.setdefault(entry.api_version, who)
+        if first == who:
+            continue
+        bucket = Identity(ANCIENT_CHANGES, "Update", entry.api_version, "")
+        if bucket not in after:
+            after[bucket] = after.pop(first)
+        merged.setdefault(bucket, [after[bucket].fields]).append(entry.fields)
+        after[bucket] = entry  # its time; all the fields at the end, at once
+        if who != bucket:
+            del after[who]
+            excess -= 1
+    for bucket, parts in merged.items():
+        after[bucket] = replace(after[bucket], fields=sets.union_of(parts))
+    return after
+
+
+def before_first_apply(shape: StructShape, live: Document, write: OwnedWrite) -> Managers:
+    """Of an object without tracked managers: all that it has, as one updater's."""
+    who = Identity(BEFORE_FIRST_APPLY, "Update", write.api_version, write.who.subresource)
+    return updated({}, compare(shape, {}, live), replace(write, who=who))
+
+
+def applied(
+    shape: StructShape, live: Document, config: Document, managers: Managers, write: OwnedWrite, *, force: bool
+) -> Applied:
+    """Apply *config* to *live*.  Raises ``Conflicts``."""
+    merged: Document = merge(shape, live, config)
+    fields = sets.difference(set_of(shape, config), write.reset, whole=True)
+    last = managers.get(write.who)
+    after = dict(managers)
+    after[write.who] = ManagerEntry(fields, write.api_version, last.time if last else "")
+    if last is not None and last.fields:
+        merged = _pruned(shape, merged, after, last.fields)
+    change = compare(shape, live, merged)
+    gained = sets.difference(sets.union(change.modified, change.added), write.reset, whole=True)
+    lost = sets.difference(change.removed, write.reset, whole=True)
+    conflicts: list[Conflict] = []
+    for who, entry in managers.items():
+        if who == write.who:
+            continue
+        contested = sets.intersection(entry.fields, gained)
+        conflicts.extend(Conflict(who, entry.api_version, path) for path in sets.paths(contested))
+        kept = sets.difference(sets.difference(entry.fields, contested), lost)
+        if kept:
+            after[who] = replace(entry, fields=kept)
+        else:
+            del after[who]
+    if conflicts and not force:
+        raise Conflicts(tuple(sorted(conflicts, key=lambda conflict: str(conflict.who))))
+    changed = merged != live
+    own = sets.difference(fields, UNOWNED)
+    if own:
+        entry = after[write.who]
+        after[write.who] = replace(entry, fields=own, time=write.now if changed else entry.time)
+    else:
+        del after[write.who]
+    return Applied(merged, after, changed)
+
+
+def _pruned(shape: StructShape, merged: Document, managers: Managers, last: FieldSet) -> Document:
+    """*merged* without what *last* has and no manager has any more.
+
+    Three steps: take away all that *last* has; put back what a manager owns, or is needed to hold it; put back what was
+    never in *last*, though it is inside something that was.
+    """
+    named = with_named_fields(shape, last)
+    owned = sets.union_of(entry.fields for entry in managers.values())
+    present = with_named_fields(shape, set_of(shape, merged))
+    bare = remove(shape, merged, named)
+    remaining = with_named_fields(shape, set_of(shape, bare))
+    wanted = sets.union(remaining, with_named_fields(shape, owned))
+    bare = remove(shape, merged, sets.difference(present, wanted))
+    remaining = with_named_fields(shape, set_of(shape, bare))
+    gone = sets.intersection(sets.difference(present, remaining), named)
+    pruned: Document = remove(shape, merged, gone)
+    return pruned
+
+
+def allowed_by_last_applied(shape: StructShape, last_applied: Document, live: Document) -> FieldSet:
+    """Fields that the annotation of client-side apply says, as the object still has them: kubectl may take those."""
+    change = compare(shape, last_applied, live)
+    fields = set_of(shape, last_applied)
+    for changed in (change.modified, change.added, change.removed):
+        fields = sets.difference(fields, changed)
+    return fields

@@ -1,0 +1,34 @@
+"""What a stored object takes as a watch event: one place for everything that counts bytes on the wire."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from sliceplane.api.codec import decode_document
+from sliceplane.server.documents import protobuf
+
+Encoding = Literal["json", "protobuf"]
+ENCODINGS: Final[tuple[Encoding, ...]] = ("json", "protobuf")
+_JSON_FRAME: Final = len(b'{"type":"","object":}\n')
+_UNITS: Final = ("bytes", "KB", "MB", "GB", "TB", "PB")
+
+
+def object_bytes(stored: bytes, encoding: Encoding) -> int:
+    """*stored*: the JSON of an object as a server holds it."""
+    return len(stored) if encoding == "json" else len(protobuf.encode(decode_document(stored)))
+
+
+def event_bytes(stored: bytes, encoding: Encoding, kind: str = "MODIFIED") -> int:
+    """The same as a watch event, framing included; HTTP's chunks and TLS come on top."""
+    if encoding == "json":
+        return len(stored) + _JSON_FRAME + len(kind)
+    return len(protobuf.encode_watch_event(kind, protobuf.encode(decode_document(stored))))
+
+
+def human_bytes(count: float) -> str:
+    """Decimal units, as KEP-0752's, with three figures."""
+    unit = 0
+    while count >= 999.5 and unit < len(_UNITS) - 1:
+        count /= 1000
+        unit += 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 or count >= 99.95 else f"{count:.3g} {_UNITS[unit]}"

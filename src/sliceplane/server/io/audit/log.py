@@ -1,0 +1,304 @@
+"""The audit log: who asked for what and how it ended, one JSON line for each stage (audit.k8s.io/v1, Metadata).
+
+``AuditLog`` hands lines to a thread (``line_writer``) that owns the file (``audit.file``), so that ``write`` never
+waits: for a full disk, a FIFO that no one opens for reading, a file system that hangs.  What cannot be kept is counted.
+
+**No stranger fills it.**  A line has a bound, a smaller one for a request of no known user.  Of such requests that are
+refused, or ask for pages that are no resources, only so many a second are told; the next one that is tells how many
+were left out.  What an anonymous user was allowed to do with a resource is always told.
+
+``AuditEntry`` is one request on its way: it makes the events of its stages, at level Metadata: never a body, nor a
+message that repeats one of a Secret (``loggable``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.errors import StatusError
+from sliceplane.kit.delays import TokenBucket
+from sliceplane.kit.io.line_writer import LineWriter
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.metrics import Metrics
+from sliceplane.kit.times import format_micro_time
+from sliceplane.server.io.audit.file import AuditConfig, AuditFile, NotAll
+from sliceplane.server.io.audit.loggable import agent_of, has_secret_body, shortened, status_of, uri_of
+from sliceplane.server.io.requests.render import escape
+from sliceplane.server.io.requests.request import Request, ResourcePath
+from sliceplane.server.registry.types import ANONYMOUS_NAME, Attributes, Decision, User, user_info
+
+__all__ = ["AuditConfig", "AuditEntry", "AuditLog"]
+
+#: what waits for the disk at most
+QUEUE_BYTES_MAX = 16 * 1024 * 1024
+CLOSE_S_MAX = 5.0
+#: how long a start waits for the file: one that cannot be opened ends it, one that hangs does not
+OPEN_S_MAX = 1.0
+LINE_BYTES_MAX = 32 * 1024
+STRANGER_LINE_BYTES_MAX = 4 * 1024
+#: requests of no known user that are told of: so many at once, and so many a second on the long run
+STRANGERS_BURST = 100
+STRANGERS_PER_SECOND = 2.0
+
+#: on an event that lost part of itself, as upstream's audit back ends have it
+TRUNCATED = "audit.k8s.io/truncated"
+#: on the first event of a stranger after others were left out: how many requests
+LEFT_OUT = "sliceplane.dev/requests-left-out"
+#: characters of a string, items of a list: tried in turn until an event fits
+_SIZES = ((1024, 64), (256, 16), (64, 6))
+
+_log = get_logger("audit")
+
+
+class AuditLog:
+    """Owns the file's writer, and what strangers may still have of it.  From the loop's thread; ``close`` once."""
+
+    def __init__(
+        self,
+        config: AuditConfig,
+        clock: Callable[[], float],
+        steady: Callable[[], float] = time.monotonic,
+        *,
+        close_s: float = CLOSE_S_MAX,
+    ) -> None:
+        """Opens the file.  Raises ``StartError``."""
+        self._path = config.path
+        self._file = AuditFile(config, clock)
+        self._steady = steady
+        self._close_s = close_s
+        self._strangers = TokenBucket(rate_per_s=STRANGERS_PER_SECOND, burst=STRANGERS_BURST)
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "gauge", "apiserver_audit_lost_events", "Audit events that could not be written.", lambda: self.lost
+        )
+        self.left_out = self.metrics.counter(
+            "sliceplane_audit_left_out_requests_total",
+            "Anonymous requests beyond the rate that the audit log tells of.",
+        )
+        #: of those that are left out, the ones that were told of
+        self._left_out_told: float = 0
+        self._failing = self._overflowing = False
+        self._opened = threading.Event()
+        #: why the file could not be opened: one error or none
+        self._refused: list[OSError] = []
+        self._writer = LineWriter("audit", self._append, bytes_max=QUEUE_BYTES_MAX, at_start=self._open)
+        self._writer.start()
+        if not self._opened.wait(OPEN_S_MAX):
+            _log.warning(
+                "the audit log is not open yet (is it a pipe without a reader?): events wait, as many as there is room "
+                "for",
+                path=str(config.path),
+            )
+        for error in self._refused:
+            self._writer.close(self._close_s)
+            why = (error.strerror or str(error)).lower()
+            raise StartError(f"cannot open the audit log {config.path}: {why}") from error
+
+    @property
+    def lost(self) -> int:
+        """Events that were not written: there was no room in the queue, or the file did not take them."""
+        return self._writer.lost
+
+    def write(self, event: dict[str, Any], line_bytes_max: int = LINE_BYTES_MAX) -> None:
+        """Queue one line."""
+        if self._writer.put(_line(event, line_bytes_max)):
+            self._overflowing = False
+        elif not self._overflowing:
+            self._overflowing = True
+            _log.error("the audit log takes nothing: events are lost until it does", path=str(self._path))
+
+    def admits_stranger(self) -> bool:
+        """Whether one more anonymous request is written."""
+        if self._strangers.try_take(self._steady()):
+            return True
+        self.left_out.value += 1
+        return False
+
+    def take_left_out(self) -> int:
+        """How many requests were left out since this was last asked."""
+        count = int(self.left_out.value - self._left_out_told)
+        self._left_out_told = self.left_out.value
+        return count
+
+    def close(self) -> None:
+        """Write what waits, for a few seconds at most."""
+        if self._writer.close(self._close_s):
+            self._file.close()
+        untold = self.take_left_out()
+        if untold:
+            _log.warning("anonymous requests were left out of the audit log", requests=untold)
+
+    # In the writer's thread
+
+    def _open(self) -> None:
+        try:
+            self._file.open()
+        except OSError as error:
+            self._refused.append(error)
+        self._opened.set()
+
+    def _append(self, lines: list[bytes]) -> int:
+        """How many are lost."""
+        try:
+            self._file.append(lines)
+        except NotAll as error:
+            if not self._failing:
+                self._failing = True
+                _log.error("cannot write the audit log", path=str(self._path), problem=str(error.why))
+            return len(lines) - error.lines
+        if self._failing:
+            self._failing = False
+            _log.warning("the audit log is written again", path=str(self._path), lost=self.lost)
+        return 0
+
+
+def _line(event: dict[str, Any], bytes_max: int) -> bytes:
+    """*event* as one line of at most *bytes_max*; what does not fit is cut."""
+    line = escape(encode(event)) + b"\n"
+    for characters, items in _SIZES:
+        if len(line) <= bytes_max:
+            break
+        cut = {name: shortened(value, characters, items) for name, value in event.items()}
+        if (characters, items) == _SIZES[-1]:
+            cut["user"] = {name: value for name, value in cut.get("user", {}).items() if name != "extra"}
+            cut.get("responseStatus", {}).pop("details", None)
+        cut["annotations"] = {**cut.get("annotations", {}), TRUNCATED: "true"}
+        line = escape(encode(cut)) + b"\n"
+    return line
+
+
+class AuditEntry:
+    """The events of one request.  Owned by the request's task; the methods are called in the order of the stages."""
+
+    __slots__ = ("_annotations", "_clock", "_event", "_held", "_log", "_request", "_secret", "_stranger", "_told")
+
+    def __init__(self, log: AuditLog, clock: Callable[[], float], request: Request, audit_id: str) -> None:
+        self._log = log
+        self._clock = clock
+        self._request = request
+        self._annotations: dict[str, str] = {}
+        self._secret = False
+        #: until it is known who asks
+        self._stranger = True
+        #: whether this request is told of; ``None``: a stranger's, of which that is not known yet
+        self._told: bool | None = None
+        #: the events that wait for that
+        self._held: list[dict[str, Any]] = []
+        self._event: dict[str, Any] = {
+            "kind": "Event",
+            "apiVersion": "audit.k8s.io/v1",
+            "level": "Metadata",
+            "auditID": audit_id,
+            "stage": "",
+            "requestURI": uri_of(request),
+            "verb": request.method.lower(),
+            "user": {},
+            "sourceIPs": [request.client_address] if request.client_address else [],
+            "userAgent": agent_of(request),
+            "requestReceivedTimestamp": format_micro_time(clock()),
+            "stageTimestamp": "",
+        }
+
+    def received(self, user: User, wanted: Attributes, path: ResourcePath | None) -> None:
+        """It is known who asks for what; whether they may is not."""
+        self._stranger = user.name == ANONYMOUS_NAME
+        self._told = None if self._stranger else True
+        self._secret = has_secret_body(wanted)
+        self._event["verb"] = wanted.verb
+        self._event["user"] = user_info(user)
+        if path is not None:
+            members = {
+                "resource": wanted.resource,
+                "namespace": wanted.namespace,
+                "name": wanted.name,
+                "apiGroup": wanted.group,
+                "apiVersion": path.version,
+                "subresource": wanted.subresource,
+            }
+            self._event["objectRef"] = {name: value for name, value in members.items() if value}
+        self._tell("RequestReceived")
+
+    def impersonated(self, user: User) -> None:
+        """Whom the request acts as; its own user stays who was authenticated."""
+        self._event["impersonatedUser"] = user_info(user)
+
+    def decided(self, decision: Decision) -> None:
+        self._annotations = {
+            "authorization.k8s.io/decision": "allow" if decision.allowed else "forbid",
+            "authorization.k8s.io/reason": decision.reason,
+        }
+        if self._told is None and decision.allowed and "objectRef" in self._event:
+            self._settle(told=True)
+
+    def started(self) -> None:
+        """The head of a stream was sent."""
+        self._tell("ResponseStarted", {"metadata": {}, "code": 200})
+
+    def refused(self, error: StatusError) -> None:
+        """The user is not known (401): the one event of the request."""
+        self._settle(told=self._log.admits_stranger())
+        self._tell("ResponseStarted", status_of(error, secret=self._secret))
+
+    def complete(self, code: int, error: StatusError | None) -> None:
+        if self._told is None:
+            self._settle(told=self._log.admits_stranger())
+        created = self._request.created
+        if created and "objectRef" in self._event:
+            name = decode_document(created).get("metadata", {}).get("name", "")
+            if name:
+                self._event["objectRef"].setdefault("name", name)
+        status = status_of(error, secret=self._secret) if error else {"metadata": {}, "code": code}
+        self._tell("ResponseComplete", status)
+
+    def _settle(self, *, told: bool) -> None:
+        """It is known whether this request is told of: what waited for that is written, or forgotten."""
+        self._told = told
+        held, self._held = self._held, []
+        for event in held if told else ():
+            self._write(event)
+
+    def _tell(self, stage: str, status: dict[str, Any] | None = None) -> None:
+        if self._told is False:
+            return
+        event = {**self._event, "stage": stage, "stageTimestamp": format_micro_time(self._clock())}
+        if status is not None:
+            event["responseStatus"] = status
+            if self._annotations:
+                event["annotations"] = self._annotations
+        if self._told is None:
+            self._held.append(event)
+        else:
+            self._write(event)
+
+    def _write(self, event: dict[str, Any]) -> None:
+        if self._stranger:
+            left_out = self._log.take_left_out()
+            if left_out:
+                event["annotations"] = {**event.get("annotations", {}), LEFT_OUT: str(left_out)}
+        ordered = {name: event[name] for name in _ORDER if name in event}
+        self._log.write(ordered, STRANGER_LINE_BYTES_MAX if self._stranger else LINE_BYTES_MAX)
+
+
+_ORDER = (
+    "kind",
+    "apiVersion",
+    "level",
+    "auditID",
+    "stage",
+    "requestURI",
+    "verb",
+    "user",
+    "impersonatedUser",
+    "sourceIPs",
+    "userAgent",
+    "objectRef",
+    "responseStatus",
+    "requestReceivedTimestamp",
+    "stageTimestamp",
+    "annotations",
+)

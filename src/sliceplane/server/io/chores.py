@@ -1,0 +1,59 @@
+"""What a server does to its objects now and then, as long as it runs: each chore is a task of the plane, which ends it.
+
+None of them ends by itself: what could not be done is logged once and due again the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sliceplane.api.errors import StatusError
+from sliceplane.kit.io.free_memory import FreeMemory, trim
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.metrics import Count
+from sliceplane.server.io.storage.committing import AnyCommitter
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import Record
+
+_log = get_logger("plane")
+
+
+async def tell_committer_the_time(committer: AnyCommitter, store: Store, period_s: float) -> None:
+    """Old revisions are compacted, and what that frees goes back to the system."""
+    steady = asyncio.get_running_loop().time
+    memory = FreeMemory(store.compacted)
+    while True:
+        committer.tick(steady())
+        if memory.on_tick(store.compacted, store.revision):
+            trim()
+        await asyncio.sleep(period_s)
+
+
+async def forget_events(
+    committer: AnyCommitter, expire: Callable[[], tuple[Record, ...]], expired: Count, period_s: float
+) -> None:
+    """Have the registry *expire* what lives for an hour, and count it."""
+    while True:
+        await asyncio.sleep(period_s)
+        try:
+            gone = await committer.write(expire, lambda records: records[-1].revision if records else 0)
+        except StatusError as error:
+            _log.error("expired Events are still there", error=str(error))
+            continue
+        expired.value += len(gone)
+
+
+async def keep_up(committer: AnyCommitter, name: str, step: Callable[[], int], period_s: float) -> None:
+    """Have the registry do *step* again and again."""
+    logged = ""
+    while True:
+        await asyncio.sleep(period_s)
+        try:
+            await committer.write(step, int)
+            logged = ""
+        except Exception as error:  # a fault here must not end the keeping for good
+            if str(error) != logged:
+                logged = str(error)
+                cause = None if isinstance(error, StatusError) else error
+                _log.error("what the server keeps itself is not kept", step=name, error=logged, exc_info=cause)

@@ -1,0 +1,76 @@
+"""The process that works jobs off, one at a time: ``python -m sliceplane.server.io.heavy.worker``.
+
+It has no state, no sockets and no files but the pipe that it was given; when that ends, so does it, and when the server
+is killed it ends at once, in the middle of a job too (``process.lifeline``).  Whatever a body
+makes of it (too much memory, too deep a recursion, an end by signal), another one is started for the next job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+import sys
+from typing import BinaryIO
+
+from sliceplane.kit.io.free_memory import trim
+from sliceplane.kit.io.lifeline import end_with_parent
+from sliceplane.server.io.heavy import jobs
+
+#: those who serve others go first
+NICENESS = 5
+MEMORY_BYTES_MAX = 2 << 30
+#: of answers and bodies together, after which free memory goes back to the system
+_TRIM_BYTES = 1 << 20
+
+
+def main() -> None:
+    end_with_parent()
+    # A ^C at the terminal is for the server, which ends us by ending the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    source = sys.stdin.buffer
+    sink = os.fdopen(os.dup(1), "wb")
+    # What is printed by mistake must not get among the answers.
+    os.dup2(2, 1)
+    # A job leaves hardly a cycle, and a collection looks at millions of objects that are all in use.
+    gc.disable()
+    while (data := _read(source)) is not None:
+        answer = _answer(data)
+        sink.write(jobs.LENGTH.pack(len(answer)))
+        sink.write(answer)
+        sink.flush()
+        size = len(data) + len(answer)
+        del data, answer
+        gc.collect()
+        if size > _TRIM_BYTES:
+            trim()
+
+
+def _read(source: BinaryIO) -> bytes | None:
+    head = source.read(jobs.LENGTH.size)
+    if len(head) < jobs.LENGTH.size:
+        return None
+    size: int = jobs.LENGTH.unpack(head)[0]
+    data = source.read(size)
+    return data if len(data) == size else None
+
+
+def _answer(data: bytes) -> bytes:
+    """A pair: whether it went well, and the result or the error."""
+    try:
+        return jobs.dump((True, jobs.load(data).run()))
+    except Exception as error:  # whatever it is, the caller is told
+        try:
+            return jobs.dump((False, error))
+        except Exception:  # an error that cannot be sent
+            return jobs.dump((False, RuntimeError(repr(error))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""``/metrics`` of the server: what requests and watches count, and all that its parts tell.
+
+Names, labels and buckets are upstream's where upstream has the thing, so that dashboards and alerts made for
+Kubernetes work; what is ours alone is called ``sliceplane_...``.
+
+Counting costs a request two dictionary look-ups and a watch two additions for each write, whatever the number of
+events in it.  Labels (``page_key``, ``resource_key``) are made of what the server knows, never of what a client says:
+an invented resource, method or page must not become a time series of its own.
+
+``LoopSteps`` measures how long the loop was held, and by whom: no step may keep it from its other clients.
+
+A *step* is what runs between two awaits.  The steps of a request are timed by driving its coroutine ourselves
+(``timed``), which costs two readings of a clock for each.  A step that seems long because the machine gave the
+processor to others is no fault of the request: what the thread's processor clock says since the last heartbeat is the
+most that it can have been.  (That clock is a system call, too much for each step.)
+
+Whatever else keeps the loop (commits, streams, chores, a call that blocks, the machine) shows as the *lag* of the
+heartbeat, which asks to be called after ``BEAT_S`` and looks how late it is.  That is a metric; the log has only
+what our own thread worked at.
+
+A step that was longer than ``HELD_S`` is told in the log with the request's audit id, verb, user and path; once
+in ``TELL_S`` at most, with how many there were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Coroutine, Generator
+from types import coroutine
+from typing import Any, Final, NamedTuple
+
+from sliceplane.api.gates import GATES, Gates, spec_at
+from sliceplane.api.requests import PROGRESS_PATH
+from sliceplane.api.scheme import BY_PATH, Resource
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.pages import expose
+from sliceplane.kit.metrics import Count, Labels, Metrics
+from sliceplane.server.io.requests.request import ResourcePath
+
+#: upstream's buckets of apiserver_request_duration_seconds
+_REQUEST_BUCKETS: Final = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+)  # fmt: skip
+_COMPONENT: Final = "apiserver"
+_VERBS = {
+    "get": "GET",
+    "list": "LIST",
+    "watch": "WATCH",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+    "deletecollection": "DELETECOLLECTION",
+}
+_METHODS = {"GET": "GET", "HEAD": "GET", "POST": "POST", "PUT": "PUT", "PATCH": "PATCH", "DELETE": "DELETE"}
+_OTHER = "other"
+_PAGES = frozenset(
+    (
+        "/",
+        "/.well-known/openid-configuration",
+        "/api",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/metrics/slis",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        PROGRESS_PATH,
+        "/version",
+    )
+)
+_APPLY = "application/apply-patch+yaml"
+
+
+class RequestKey(NamedTuple):
+    """The labels of a request, but for its code."""
+
+    verb: str
+    dry_run: str = ""
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    scope: str = ""
+
+
+class WatchTraffic(NamedTuple):
+    """What was sent to the watches of one resource.  Streams add to it."""
+
+    events: Count
+    sent_bytes: Count
+
+
+class ServerMetrics(Metrics):
+    """Owned by the server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        labels = (*RequestKey._fields, "component")
+        self._requests = self.counters("apiserver_request_total", "Answered requests.", *labels, "code")
+        self._latencies = self.histograms(
+            "apiserver_request_duration_seconds",
+            "Time from the request's head to its answer; watches are left out.",
+            _REQUEST_BUCKETS,
+            *labels,
+        )
+        self._running = self.gauges(
+            "apiserver_longrunning_requests",
+            "Watch requests being answered.",
+            *(label for label in labels if label != "dry_run"),
+        )
+        identity = ("group", "version", "resource")
+        self._events = self.counters("apiserver_watch_events_total", "Events sent to watch clients.", *identity)
+        self._sent = self.counters(
+            "sliceplane_watch_sent_bytes_total", "Of events, written to connections before encryption.", *identity
+        )
+
+    def observe(self, key: RequestKey, code: int, seconds: float) -> None:
+        """Count one answered request; long-running ones (watches) call it when they end."""
+        self._requests.of(*key, _COMPONENT, str(code)).value += 1
+        if key.verb != "WATCH":
+            self._latencies.of(*key, _COMPONENT).observe(seconds)
+
+    def on_stream(self, key: RequestKey, change: int) -> None:
+        """A watch began (+1) or ended (-1)."""
+        self._running.of(key.verb, *key[2:], _COMPONENT).value += change
+
+    def traffic(self, group: str, version: str, resource: str) -> WatchTraffic:
+        """The counters that streams of this resource add to."""
+        return WatchTraffic(self._events.of(group, version, resource), self._sent.of(group, version, resource))
+
+    def declare_gates(self, gates: Gates) -> None:
+        """Upstream's gauge of feature gates."""
+        specs = [(name, spec) for name in sorted(GATES) if (spec := spec_at(name, gates.release)) is not None]
+        rows: list[tuple[Labels, float]] = [
+            ((name, "" if spec.stage == "GA" else spec.stage), gates.enabled(name)) for name, spec in specs
+        ]
+        self.computed("gauge", "kubernetes_feature_enabled", "Feature gates: 1 is on.", lambda: rows, "name", "stage")
+
+    def render(self, accept: str = "") -> tuple[bytes, bytes]:
+        """The exposition that *accept* asks for, text or OpenMetrics, and its content type."""
+        return expose(self.families(), accept)
+
+
+def page_key(method: str, path: str) -> RequestKey:
+    """A request for no resource: known pages have their path for a subresource, as upstream has it."""
+    page = path if path in _PAGES else "/openapi/v3" if path.startswith("/openapi/v3/") else ""
+    return RequestKey(_METHODS.get(method, _OTHER), subresource=page)
+
+
+def resource_key(
+    verb: str, path: ResourcePath, name: str, served: Collection[Resource], *, dry_run: bool, content_type: str
+) -> RequestKey:
+    """*name* is the object's, also that of a list or watch that selects one by its name."""
+    shown = _VERBS.get(verb, _OTHER)
+    if verb == "patch" and content_type.startswith(_APPLY):
+        shown = "APPLY"
+    resource = BY_PATH.get((path.group, path.version, path.plural))
+    if resource is None or resource not in served:
+        return RequestKey(shown)
+    subresource = path.subresource if path.subresource in resource.subresources else ""
+    scope = "resource" if name or verb == "create" else "namespace" if path.namespace else "cluster"
+    return RequestKey(shown, "All" if dry_run else "", path.group, path.version, path.plural, subresource, scope)
+
+
+HELD_S: Final = 0.050
+TELL_S: Final = 10.0
+BEAT_S: Final = 0.1
+_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+_log = get_logger("loop")
+
+
+class LoopSteps:
+    """Owned by the server; used in its loop."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        processor_clock: Callable[[], float] = time.thread_time,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._processor_clock = processor_clock
+        self._clock = clock
+        #: what the processor's clock said at the last heartbeat; ``None``: there is none
+        self._beat_at: float | None = None
+        self._steps = metrics.histogram(
+            "sliceplane_event_loop_step_seconds", "How long one step of a request held the event loop.", _BUCKETS
+        )
+        self._lag = metrics.histogram(
+            "sliceplane_event_loop_lag_seconds", "How late the event loop came to what was due.", _BUCKETS
+        )
+        #: since the last line
+        self._held = 0
+        self._longest = 0.0
+        self._told_at = float("-inf")
+
+    @coroutine
+    def timed(
+        self, inner: Coroutine[Any, Any, None], who: Callable[[], dict[str, object]]
+    ) -> Generator[Any, Any, None]:
+        """*inner*, a request's coroutine, with each of its steps timed.  *who* is asked when one was long."""
+        clock = self._clock
+        observe = self._steps.observe
+        sent: Any = None
+        thrown: BaseException | None = None
+        while True:
+            began = clock()
+            try:
+                awaited = inner.send(sent) if thrown is None else inner.throw(thrown)
+            except StopIteration:
+                return
+            finally:
+                took = clock() - began
+                if took > HELD_S:
+                    took = self._own_share(took)
+                    if took > HELD_S:
+                        self.on_held(took, who)
+                observe(took)
+            sent = thrown = None
+            try:
+                sent = yield awaited
+            except GeneratorExit:
+                inner.close()
+                raise
+            except BaseException as error:  # a cancellation, for one: it is for the request
+                thrown = error
+
+    def _own_share(self, seconds: float) -> float:
+        """The most of *seconds* in which the step itself can have been running."""
+        return seconds if self._beat_at is None else min(seconds, self._processor_clock() - self._beat_at)
+
+    def on_held(self, seconds: float, who: Callable[[], dict[str, object]]) -> None:
+        """The loop was held; tell of it if that was not done just now."""
+        self._held += 1
+        self._longest = max(self._longest, seconds)
+        now = self._clock()
+        if now - self._told_at < TELL_S:
+            return
+        _log.warning(
+            "the event loop was held",
+            milliseconds=round(seconds * 1000),
+            longest=round(self._longest * 1000),
+            times=self._held,
+            **who(),
+        )
+        self._told_at = now
+        self._held = 0
+        self._longest = 0.0
+
+    async def beat(self) -> None:
+        """Runs as long as the server."""
+        while True:
+            self._beat_at = self._processor_clock()
+            due = self._clock() + BEAT_S
+            await asyncio.sleep(BEAT_S)
+            late = max(0.0, self._clock() - due)
+            self._lag.observe(late)
+            own = self._own_share(late)
+            # Unless a request's step is what made this heartbeat late.
+            if own > HELD_S and not self._held and self._told_at < due - BEAT_S:
+                self.on_held(own, lambda: {"by": "what is no request's step"})

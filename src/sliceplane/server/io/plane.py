@@ -1,0 +1,384 @@
+"""One process of Sliceplane put together: data folder, storage, store, registry, hub, HTTPS server, services.
+
+The order of a start is the order of what may fail without a trace: first what only looks (flags, lock, port),
+then what reads (the database), and only then what writes (certificates, first objects).  The kubeconfig is written
+before the server answers and the server answers before any service starts, so a service may be a plain client.
+A stop runs the other way round; watches are ended before the connections that carry them.
+
+*Services* are whatever else lives in the process: controllers, emulation, the node proxy.  See
+``watch.io.service``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.scheme import EndpointSlices
+from sliceplane.kit.io import descriptors, log
+from sliceplane.kit.io.last_steps import ends_within
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.rng import Rng
+from sliceplane.server.io import chores
+from sliceplane.server.io.access import Access
+from sliceplane.server.io.audit.log import AuditLog
+from sliceplane.server.io.config import Periods, PlaneConfig
+from sliceplane.server.io.connections.listener import App, Listener, bind
+from sliceplane.server.io.datadir import DataDir
+from sliceplane.server.io.heavy.service import Heavy
+from sliceplane.server.io.inprocess import InProcessClient
+from sliceplane.server.io.keys.pki import Pki
+from sliceplane.server.io.monitoring.metrics import LoopSteps, ServerMetrics
+from sliceplane.server.io.nonresource.discovery import Discovery
+from sliceplane.server.io.nonresource.pages import HealthChecks, IssuerPages
+from sliceplane.server.io.requests.app import ApiServer, Services
+from sliceplane.server.io.requests.reports import HeldReports
+from sliceplane.server.io.requests.resources import ResourceHandlers
+from sliceplane.server.io.requests.timers import HubTicker, Revocation
+from sliceplane.server.io.requests.watch import WatchHandler
+from sliceplane.server.io.storage.committing import AnyCommitter, StorageError, health_of, store_metrics
+from sliceplane.server.io.storage.own import OwnStorage
+from sliceplane.server.registry.api_service import INTERVAL_S
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import MASTERS, User
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.mvcc import Store
+from sliceplane.watch.io.flight import FlightRecorder
+from sliceplane.watch.io.reflect import loop_clock
+from sliceplane.watch.io.service import PlaneService, ServiceContext
+from sliceplane.watch.io.version import declare_build
+from sliceplane.watch.recorder.entries import quantized
+
+if TYPE_CHECKING:
+    from sliceplane.server.io.storage.shared import SharedStorage
+
+_log = get_logger("plane")
+
+
+class ServerPlane:
+    """A running process.  Made, started and stopped by one task; ``async with`` starts and stops."""
+
+    def __init__(
+        self,
+        config: PlaneConfig,
+        services: tuple[PlaneService, ...] = (),
+        clock: Callable[[], float] = time.time,
+        *,
+        around: Callable[[App], App] = lambda app: app,
+        periods: Periods | None = None,
+    ) -> None:
+        """*around* puts something between the connections and the application."""
+        self.config = config
+        self._periods = periods or Periods()
+        self._around = around
+        self.clock = clock
+        self.health = HealthChecks()
+        self.metrics = ServerMetrics()
+        self._services = services
+        self._started: list[PlaneService] = []
+        #: undone in reverse order by ``stop``
+        self._cleanup = contextlib.AsyncExitStack()
+        self._up = self._stopping = self._left = self._are_drained = False
+        # Set by ``start``, in this order.
+        self.data_dir: DataDir
+        self.url: str
+        self._storage: OwnStorage | SharedStorage
+        self.store: Store
+        self.hub: Hub
+        self._access: Access
+        self.registry: Registry
+        self.committer: AnyCommitter
+        #: to be armed after a subscription at the hub
+        self.ticker: HubTicker
+        self.heavy: Heavy
+        self.reports: HeldReports
+        self.listener: Listener
+        #: ``None``: nothing is recorded
+        self.flight: FlightRecorder | None
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.data_dir.kubeconfig
+
+    @property
+    def pki(self) -> Pki:
+        return self._access.pki
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def client(self, name: str, *, field_manager: str = "sliceplane") -> InProcessClient:
+        """A client without sockets, for this process and its loop, as the administrator *name*.  After ``start``."""
+        user = User(name=name, groups=(MASTERS,))
+        return InProcessClient(
+            self.registry,
+            self.committer,
+            self.hub,
+            self.reports,
+            arm=self.ticker.arm,
+            clock=self.clock,
+            user=user,
+            field_manager=field_manager,
+        )
+
+    async def start(self) -> None:
+        """Returns when the server answers and every service has started.  Raises ``StartError``; whatever
+        had been started is stopped again by then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        periods = self._periods
+        self.data_dir = DataDir.open(config.data_dir)
+        self._cleanup.callback(self.data_dir.close)
+        sock = bind(config.bind_address, config.secure_port)
+        self._cleanup.callback(sock.close)
+        port = sock.getsockname()[1]
+        address = f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
+        self.url = f"https://{address}"
+        self._storage = await self._open_storage()
+        self.store = self._storage.store
+        self.hub = self._storage.hub
+        self._access = access = Access(config, self.data_dir, self.url, self.clock)
+        await self._storage.check_identity(access.pki, config.tokens)
+        rng = Rng(int.from_bytes(os.urandom(8), "big"))
+        self.registry = Registry(self.store, rng=rng, config=config.registry(port), tokens=access.tokens)
+        self.committer = self._storage.committer(self.registry, keep_s=config.history_keep_s)
+        self._cleanup.push_async_callback(self.committer.close)
+        self.committer.start()
+        await self._bootstrap()
+        self.flight = self._flight_recorder()
+        steps = LoopSteps(self.metrics)
+        app = self._application(address, steps)
+        self.listener = Listener(
+            self._around(app), connections_max=config.limits.connections_max, timing=periods.connections
+        )
+        self.metrics.include(self.listener.metrics.families)
+        descriptors.raise_limit()
+        self.listener.start(sock, access.tls.context)
+        self._cleanup.push_async_callback(
+            self.listener.stop, grace_s=periods.stop_grace_s, end_watches=self._end_streams
+        )
+        self._cleanup.push_async_callback(self._leave)
+        self._spawn(steps.beat(), "heartbeat")
+        self._spawn(access.keep_certificates(self.listener.use, periods.certificates_s), "certificates")
+        if config.client_ca_file is not None:
+            self._spawn(access.follow_authorities(self.listener.use, periods.authorities_s), "authorities")
+        self._spawn_chores()
+        if self.flight is not None:
+            self._spawn(self.flight.run(), "flight recorder")
+        context = self._service_context()
+        for service in self._services:
+            self._started.append(service)
+            await service.start(context)
+        self._up = True
+
+    def _spawn_chores(self) -> None:
+        committer = self.committer
+        periods = self._periods
+        expired = self.metrics.counter("sliceplane_expired_events_total", "Events removed because their time was over.")
+        retention_s = min(periods.retention_s, max(self.config.history_keep_s / 2, 0.1))
+        self._spawn(chores.tell_committer_the_time(committer, self.store, retention_s), "retention")
+        self._spawn(
+            chores.forget_events(committer, lambda: self.registry.expire(self.clock()), expired, periods.expiry_s),
+            "expiry",
+        )
+        self._spawn(
+            chores.keep_up(committer, "tend", lambda: self.registry.tend(self.clock()), periods.tend_s), "addresses"
+        )
+        self._spawn(chores.keep_up(committer, "keep_api_service", self._keep_api_service, INTERVAL_S), "api-service")
+
+    def _service_context(self) -> ServiceContext:
+        return ServiceContext(
+            client=lambda name, field_manager: self.client(name, field_manager=field_manager),
+            clock=self.clock,
+            kubeconfig=self.kubeconfig,
+            url=self.url,
+            pki=self._access.pki.folder,
+            authority=self._access.pki.ca_file.read_text(),
+            add_check=self.health.add,
+            add_readiness=self.health.add_readiness,
+            add_samples=self.metrics.include,
+            flight=self.flight,
+        )
+
+    def _end_streams(self) -> None:
+        self.hub.close_all()
+        self.reports.close()
+
+    def _flight_recorder(self) -> FlightRecorder | None:
+        config = self.config.flight
+        if not config.size_bytes:
+            return None
+        folder = config.folder or self.data_dir.path / "recordings"
+        flight = FlightRecorder("plane", config.size_bytes, folder, self.clock, self._unhealthy)
+        self.metrics.include(flight.metrics.families)
+        if self.config.etcd is None:  # of servers that share their storage none knows all watchers
+            now = loop_clock(self.clock())
+            self.hub.on_sent[EndpointSlices.storage_key] = lambda event, watchers, size_bytes: flight.recorder.sent(
+                event, watchers, size_bytes, quantized(now())
+            )
+        return flight
+
+    def _unhealthy(self) -> str:
+        return "; ".join(f"{name}: {why}" for name, why in self.health.results("healthz") if why)
+
+    async def drain(self) -> None:
+        """Have clients leave for another server, while each that comes is served: the time is ``shutdown_delay_s``.
+        After a ``start``; ``stop`` may be called at any moment of it."""
+        self._stopping = True
+        ends = asyncio.get_running_loop().time() + self.config.shutdown_delay_s
+        self.listener.drain()
+        await self._drain_services()
+        await self._leave()
+        await asyncio.sleep(max(0.0, ends - asyncio.get_running_loop().time()))
+
+    async def stop(self) -> None:
+        """Idempotent; errors of one part do not keep the others from stopping."""
+        self._stopping = True
+        await self._drain_services()  # before the first one takes its time: what ends meanwhile is no incident
+        while self._started:
+            service = self._started.pop()
+            await self._carefully(service.name, service.stop)
+        await self._cleanup.aclose()
+
+    async def _drain_services(self) -> None:
+        """Once, in the reverse order of their starts."""
+        for service in () if self._are_drained else reversed(self._started):
+            await self._carefully(service.name, service.drain)
+        self._are_drained = True
+
+    async def _carefully(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        """Runs *step* and logs its failure: the rest must stop all the same."""
+        try:
+            await step()
+        except Exception as error:
+            _log.error("a service did not stop cleanly", service=name, exc_info=error)
+
+    async def _open_storage(self) -> OwnStorage | SharedStorage:
+        """The store as the back end remembers it."""
+        storage: OwnStorage | SharedStorage
+        try:
+            if self.config.etcd is not None:
+                from sliceplane.server.io.storage.shared import SharedStorage
+
+                storage = await SharedStorage.open(self.config.etcd)
+            else:
+                storage = OwnStorage(self.data_dir)
+        except StorageError as error:
+            raise StartError(str(error)) from error
+        self._cleanup.callback(storage.close)
+        return storage
+
+    async def _bootstrap(self) -> None:
+        """The objects that every cluster has; nothing is written where they are there already."""
+        try:
+            await self.committer.write(lambda: self.registry.bootstrap(self.clock()), int)
+        except StatusError as error:
+            raise StartError(f"cannot write to {self._storage.name}: {error}") from error
+
+    def _audit_log(self) -> AuditLog | None:
+        """Raises ``StartError``.  Closed after the listener, so that the last requests are in it."""
+        if self.config.audit is None:
+            return None
+        log = AuditLog(self.config.audit, self.clock)
+        self._cleanup.callback(log.close)
+        self.metrics.include(log.metrics.families)
+        return log
+
+    def _application(self, address: str, steps: LoopSteps) -> ApiServer:
+        self.heavy = Heavy()
+        self.reports = HeldReports(self.clock)
+        self._cleanup.push_async_callback(self.heavy.close)
+        periods = self._periods
+        resources = ResourceHandlers(
+            self.registry, self.store, self.committer, self.clock, self.heavy, future_version_s=periods.future_version_s
+        )
+        self.ticker = HubTicker(self.hub)
+        self._cleanup.callback(self.ticker.close)
+        revocation = Revocation(self.registry, self.clock)
+        self._cleanup.callback(revocation.close)
+        services = Services(
+            resources=resources,
+            watches=WatchHandler(
+                resources, self.registry, self.hub, self.ticker, revocation, stalled_s=periods.stalled_watch_s
+            ),
+            discovery=Discovery(address, self.config.served),
+            health=self.health,
+            metrics=self.metrics,
+            find_user=lambda token: self.registry.authenticate(token, self.clock()),
+            impersonate=self.registry.impersonate,
+            anonymous=self.config.anonymous,
+            issuer=IssuerPages(self._access.tokens, f"https://{address}", self.config.jwks_url),
+            decide=self.registry.decide,
+            store=self.store,
+            reports=self.reports,
+            flight=self.flight,
+            limits=self.config.limits,
+            emulated=self.config.gates.release,
+            audit=self._audit_log(),
+            steps=steps,
+            clock=self.clock,
+        )
+        self._cleanup.callback(services.watches.backlogs.close)
+        app = ApiServer(services)
+        # Names and order are those that monitoring of Kubernetes knows.
+        self.health.add("log", lambda: "")
+        self.health.add("etcd", lambda: health_of(self.committer))
+        # A service with informers says more under the same name.
+        self.health.add_readiness("informer-sync", lambda: "" if self._up else "the process is starting")
+        if self.config.etcd is not None:
+            self.health.add_readiness("etcd-readiness", self._storage.unready)
+        self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
+        for metrics in (
+            *(app.in_flight.metrics, self.heavy.metrics, self.committer.metrics, self.hub.metrics, log.metrics),
+            *(revocation.metrics, self.registry.metrics, self.health.metrics, self.reports.metrics),
+            services.watches.backlogs.metrics,
+            store_metrics(self.store, self.data_dir.database, lambda: self._storage.spare_bytes),
+        ):
+            self.metrics.include(metrics.families)
+        self.metrics.declare_gates(self.config.gates)
+        declare_build(self.metrics, self.config.gates.release)
+        return app
+
+    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
+        """A background task that ``stop`` cancels and waits for."""
+        task = asyncio.create_task(coroutine, name=name)
+
+        async def end() -> None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        self._cleanup.push_async_callback(end)
+
+    def _keep_api_service(self) -> int:
+        return 0 if self._stopping else self.registry.keep_api_service(self.clock())
+
+    async def _leave(self) -> None:
+        """No client shall be sent here any more.  Said once."""
+        if self._left:
+            return
+        self._left = True
+        try:
+            left = self.committer.write(lambda: self.registry.leave_api_service(self.clock()), int)
+            problem = "" if await ends_within(self._periods.stop_grace_s, left) else "the storage gives no answer"
+        except StatusError as error:
+            problem = str(error)
+        if problem:
+            _log.error("this server is still an endpoint of default/kubernetes", error=problem)

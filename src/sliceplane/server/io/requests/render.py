@@ -1,0 +1,273 @@
+"""Stored bytes to answers in whatever form was negotiated.
+
+The common case, JSON as it is, never decodes: list items and watch events are slices of stored bodies.  Every
+other form (Table, PartialObjectMetadata, YAML, protobuf, indentation) starts from the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource
+from sliceplane.server.io.requests.response import PLAIN_JSON, Representation
+from sliceplane.server.registry.documents import list_bytes, list_metadata
+from sliceplane.server.registry.types import ListOutcome
+
+if TYPE_CHECKING:
+    from sliceplane.server.documents.table import IncludeObject
+
+_ASCII_ESCAPES = ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026"))
+_ESCAPES = (*_ASCII_ESCAPES, ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
+_STATUS_PREFIX = b'{"kind":"Status","apiVersion":"v1"'
+
+
+class _Head(msgspec.Struct):
+    """The metadata of a body, left undecoded."""
+
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_head_decoder = msgspec.json.Decoder(_Head)
+
+
+def escape(body: bytes) -> bytes:
+    """JSON with the characters that Go's encoder escapes for the sake of HTML; they occur in strings only."""
+    # Nearly every body is ASCII, and to see that is much cheaper than to look for three bytes in a row.
+    for plain, escaped in _ASCII_ESCAPES if body.isascii() else _ESCAPES:
+        if plain in body:
+            body = body.replace(plain, escaped)
+    return body
+
+
+def render_bytes(body: bytes, representation: Representation) -> bytes:
+    """A compact JSON document in the representation's media type; the form is done already."""
+    if representation.media == "json":
+        if representation.pretty:
+            return escape(msgspec.json.format(body, indent=2)) + b"\n"
+        return escape(body) + b"\n"
+    return render_document(decode_document(body), representation)
+
+
+def render_document(document: Document, representation: Representation) -> bytes:
+    """Raises the 406 ``StatusError`` for what has no protobuf form."""
+    if representation.media == "yaml":
+        return _yaml(document)
+    if representation.media == "protobuf":
+        if document.get("kind") == "Table":
+            message = "object *v1.Table does not implement the protobuf marshalling interface and cannot be encoded"
+            raise StatusError(406, "NotAcceptable", f"{message} to a protobuf message")
+        from sliceplane.server.documents.protobuf import encode as encode_protobuf
+
+        return encode_protobuf(document)
+    return render_bytes(encode(document), representation)
+
+
+class RenderedError(StatusError):
+    """An error whose Status was rendered where there was time: it has a cause for each of thousands of mistakes, which
+    are left out of its members."""
+
+    rendered: bytes
+
+    @classmethod
+    def of(cls, error: StatusError, representation: Representation) -> RenderedError:
+        made = cls(error.code, error.reason, error.message)
+        made.retry_after_s = error.retry_after_s
+        made.allowed_methods = error.allowed_methods
+        made.rendered = render_status(error, representation)
+        return made
+
+
+def render_status(error: StatusError, representation: Representation) -> bytes:
+    """A Status in the negotiated media type; errors are never turned into Tables."""
+    if isinstance(error, RenderedError):
+        return error.rendered
+    return render_document(error.status(), representation)
+
+
+def render_object(
+    body: bytes,
+    resource: Resource,
+    representation: Representation,
+    *,
+    now: float,
+    include_object: IncludeObject = "Metadata",
+) -> bytes:
+    """One object.  Raises the 406 ``StatusError`` if the form is one of lists."""
+    form = representation.form
+    if not form or body.startswith(_STATUS_PREFIX):
+        return render_bytes(body, representation)
+    if form == "Table":
+        from sliceplane.server.documents.table import build
+        from sliceplane.server.registry.kinds import kind_of
+
+        documents = [decode_document(body)]
+        version = representation.form_version
+        made = build(
+            resource, kind_of(resource).columns, documents, now, include_object=include_object, version=version
+        )
+        return render_document(made, representation)
+    if form == "PartialObjectMetadataList":
+        why = "you requested PartialObjectMetadataList, but the requested object is not a list"
+        raise StatusError(406, "NotAcceptable", f"{why} (*{_go_type(resource.kind, resource)})")
+    return render_bytes(partial_metadata(body, representation.form_version), representation)
+
+
+def render_list(
+    outcome: ListOutcome,
+    resource: Resource,
+    representation: Representation,
+    *,
+    now: float,
+    include_object: IncludeObject = "Metadata",
+) -> bytes:
+    """A list.  Raises the 406 ``StatusError`` if the form is one of single objects."""
+    form = representation.form
+    if form == "" and representation.media == "protobuf":
+        return _protobuf_list(outcome, resource)
+    if form == "":
+        return render_bytes(_plain_list(outcome, resource), representation)
+    if form == "PartialObjectMetadata":
+        why = "you requested PartialObjectMetadata, but the requested object is a list"
+        raise StatusError(406, "NotAcceptable", f"{why} (*{_go_type(resource.list_kind, resource)})")
+    metadata = list_metadata_of(outcome)
+    version = representation.form_version
+    if form == "Table":
+        from sliceplane.server.documents.table import build
+        from sliceplane.server.registry.kinds import kind_of
+
+        documents = [decode_document(record.body) for record in outcome.records]
+        made = build(
+            resource,
+            kind_of(resource).columns,
+            documents,
+            now,
+            include_object=include_object,
+            list_meta=metadata,
+            version=version,
+        )
+        return render_document(made, representation)
+    group_version = f"meta.k8s.io/{version}"
+    head = encode({"kind": "PartialObjectMetadataList", "apiVersion": group_version, "metadata": metadata})
+    items = b",".join(partial_metadata(record.body, version) for record in outcome.records)
+    return render_bytes(head[:-1] + b',"items":[' + items + b"]}", representation)
+
+
+def render_items(
+    bodies: Iterable[bytes],
+    resource: Resource,
+    representation: Representation,
+    *,
+    now: float,
+    include_object: IncludeObject = "Metadata",
+) -> bytes:
+    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a list."""
+    documents = map(decode_document, bodies)
+    if representation.form == "Table":
+        from sliceplane.server.documents.table import build
+        from sliceplane.server.registry.kinds import kind_of
+
+        version = representation.form_version
+        made = build(
+            resource,
+            kind_of(resource).columns,
+            documents,
+            now,
+            include_object=include_object,
+            list_meta={},
+            version=version,
+        )
+        return encode(made["rows"])[1:-1]
+    from sliceplane.server.documents.protobuf import encode_item, frame_item
+
+    version = resource.api_version
+    kind = resource.kind
+    return b"".join(frame_item(encode_item(version, kind, document)) for document in documents)
+
+
+def partial_metadata(body: bytes, version: str) -> bytes:
+    """The PartialObjectMetadata of a stored body."""
+    metadata = bytes(_head_decoder.decode(body).metadata)
+    head = f'{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/{version}","metadata":'.encode()
+    return head + metadata + b"}"
+
+
+def _plain_list(outcome: ListOutcome, resource: Resource) -> bytes:
+    return list_bytes(
+        resource,
+        outcome.records,
+        resource_version=outcome.resource_version,
+        continue_token=outcome.continue_token,
+        remaining=outcome.remaining,
+        shard=outcome.shard,
+    )
+
+
+def _protobuf_list(outcome: ListOutcome, resource: Resource) -> bytes:
+    from sliceplane.server.documents.protobuf import assemble_list, encode_item
+
+    version = resource.api_version
+    kind = resource.kind
+    items = (encode_item(version, kind, decode_document(record.body)) for record in outcome.records)
+    return assemble_list(version, resource.list_kind, list_metadata_of(outcome), items)
+
+
+def list_metadata_of(outcome: ListOutcome) -> dict[str, Any]:
+    return list_metadata(
+        resource_version=outcome.resource_version,
+        continue_token=outcome.continue_token,
+        remaining=outcome.remaining,
+        shard=outcome.shard,
+    )
+
+
+def _yaml(document: Document) -> bytes:
+    """YAML with sorted keys and unbroken lines, as upstream's encoder writes it."""
+    import yaml
+
+    text: str = yaml.dump(document, Dumper=_yaml_dumper(), allow_unicode=True, width=1 << 30, default_flow_style=False)
+    return text.encode()
+
+
+@cache
+def _yaml_dumper() -> Any:
+    """PyYAML's dumper; but text that Go's reader would take for something else is in quotes too."""
+    import yaml
+
+    from sliceplane.kit.yaml_documents import reads_as_text
+
+    base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    class Dumper(base):  # type: ignore[misc]  # which base depends on how PyYAML was built
+        # An alias for what is there twice would be understood, but no client expects one.
+        def ignore_aliases(self, data: object) -> bool:
+            return True
+
+    def represent_text(dumper: Any, text: str) -> Any:
+        style = None if reads_as_text(text) else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, represent_text)
+    return Dumper
+
+
+def _go_type(kind: str, resource: Resource) -> str:
+    """An internal type as upstream's messages name it: ``core.PodList``, ``discovery.EndpointSlice``."""
+    return f"{resource.group.partition('.')[0] or 'core'}.{kind}"
+
+
+def error_representation(accept: str, *, pretty: bool) -> Representation:
+    """What to word an error in: the negotiated media type, JSON where negotiation itself fails."""
+    from sliceplane.server.io.requests.response import negotiate
+
+    try:
+        negotiated = negotiate(accept, pretty=pretty)
+    except StatusError:
+        return PLAIN_JSON
+    return Representation(media=negotiated.media, pretty=negotiated.pretty)

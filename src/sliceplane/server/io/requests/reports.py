@@ -1,0 +1,132 @@
+"""The requests of ``consume.drain.reports``: held until there is something to say, or the time is over.
+
+They have no seat while they are held, as watches have none.  Who may patch that Lease may tell; who may
+watch Leases in its namespace may ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from sliceplane.api.codec import encode
+from sliceplane.api.errors import bad_request, shutting_down, too_large_body
+from sliceplane.api.requests import PROGRESS_PATH
+from sliceplane.api.scheme import Leases
+from sliceplane.consume.drain.reports import (
+    BODY_BYTES_MAX,
+    HELD_S_MAX,
+    PLACES_MAX,
+    Reports,
+    Wanted,
+    questions,
+    tellings,
+)
+from sliceplane.consume.progress import LEASE_NAMESPACE
+from sliceplane.kit.metrics import Metrics
+from sliceplane.server.registry.types import Attributes
+
+
+class HeldReports:
+    """Owned by the plane.  Lives in one loop."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._reports = Reports(int(clock() * 1000))
+        self._closed = False
+        #: those who wait, each with its own event
+        self._consumers: set[tuple[str, asyncio.Event]] = set()
+        self._barriers: set[asyncio.Event] = set()
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_progress_reports",
+            "Consumers whose reports are remembered.",
+            lambda: len(self._reports),
+        )
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_progress_requests",
+            "Requests for reports that are held.",
+            lambda: [(("consumer",), len(self._consumers)), (("barrier",), len(self._barriers))],
+            "of",
+        )
+
+    def close(self) -> None:
+        """Answer all that is held."""
+        self._closed = True
+        for event in (*self._barriers, *(event for _, event in self._consumers)):
+            event.set()
+
+    async def answer(self, path: str, body: bytes) -> bytes:
+        """Raises ``StatusError``."""
+        if self._closed:
+            raise shutting_down()
+        if len(body) > BODY_BYTES_MAX:
+            raise too_large_body(BODY_BYTES_MAX)
+        name = name_of(path)
+        try:
+            return await (self._tell(name, body) if name else self._ask(body))
+        except msgspec.DecodeError as error:
+            raise bad_request(f"{path}: {error}") from error
+
+    async def _tell(self, name: str, body: bytes) -> bytes:
+        telling = tellings.decode(body)
+        self._reports.on_report(name, telling.report, len(body))
+        for barrier in self._barriers:
+            barrier.set()
+        news = asyncio.Event()
+        self._consumers.add((name, news))
+        now = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(min(telling.wait_seconds, HELD_S_MAX)):
+                while not self._closed:
+                    wanted = self._reports.wanted(name, now())
+                    if wanted is not None:
+                        return encode(wanted)
+                    news.clear()
+                    await news.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._consumers.discard((name, news))
+        return encode(Wanted())
+
+    async def _ask(self, body: bytes) -> bytes:
+        question = questions.decode(body)
+        if len(question.versions.places()) > PLACES_MAX:
+            raise bad_request(f"{PROGRESS_PATH}: more than {PLACES_MAX} versions")
+        now = asyncio.get_running_loop().time()
+        self._reports.on_question(question, now)
+        for name, consumer in self._consumers:
+            if self._reports.wanted(name, now) is not None:
+                consumer.set()
+        news = asyncio.Event()
+        self._barriers.add(news)
+        try:
+            async with asyncio.timeout(min(question.wait_seconds, HELD_S_MAX)):
+                while not self._closed and not self._reports.since(question.after).reports:
+                    news.clear()
+                    await news.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._barriers.discard(news)
+        return encode(self._reports.since(question.after))
+
+
+def name_of(path: str) -> str:
+    """The key of the Lease of who tells; "" for who asks."""
+    return path.removeprefix(PROGRESS_PATH).removeprefix("/")
+
+
+def rights(method: str, path: str) -> Attributes | None:
+    """What a request must be allowed; ``None``: it is none of these."""
+    if method != "POST" or not (path == PROGRESS_PATH or path.startswith(f"{PROGRESS_PATH}/")):
+        return None
+    namespace, slash, name = name_of(path).partition("/")
+    if path != PROGRESS_PATH and not (namespace and name and "/" not in name):
+        return None
+    verb, where = ("patch", namespace) if slash else ("watch", LEASE_NAMESPACE)
+    return Attributes(verb=verb, group=Leases.group, resource=Leases.plural, namespace=where, name=name, path=path)

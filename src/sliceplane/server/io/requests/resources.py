@@ -1,0 +1,305 @@
+"""The verbs of every resource over HTTP: parse, ask the registry, wait until it is durable, render.
+
+Nothing here decides anything about objects; the registry does, synchronously, between two awaits, or a worker does with
+the registry's verbs where that would take too long (``heavy``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
+
+from sliceplane.api.errors import StatusError, too_large_body, too_large_resource_version
+from sliceplane.api.requests import SUBRESOURCES
+from sliceplane.api.scheme import POSTED
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
+from sliceplane.server.io.heavy.jobs import HeavyWrite, Render
+from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
+from sliceplane.server.io.requests.lists import Lists
+from sliceplane.server.io.requests.params import (
+    PATCH_TYPES,
+    decode_delete_options,
+    decode_object,
+    list_options,
+    media_type,
+    write_options,
+)
+from sliceplane.server.io.requests.render import error_representation, escape, render_object
+from sliceplane.server.io.requests.request import Request, Route
+from sliceplane.server.io.requests.response import (
+    CONTENT_TYPES,
+    DEPRECATIONS,
+    NO_CACHE,
+    PLAIN_JSON,
+    Representation,
+    Response,
+    negotiate,
+    warning_headers,
+)
+from sliceplane.server.io.requests.timers import Horizon
+from sliceplane.server.io.storage.committing import Durability
+from sliceplane.server.registry.core import key_of
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.rehearsal import is_known
+from sliceplane.server.registry.types import Context, Outcome, Target, WriteOptions
+from sliceplane.server.store.mvcc import Store
+
+if TYPE_CHECKING:
+    from sliceplane.server.documents.table import IncludeObject
+
+#: how long a read waits for a version that the server does not have yet, as upstream's watch cache does
+FUTURE_VERSION_S_MAX = 3.0
+
+
+#: memory older than this is told to those who take any version
+STALE_S_TOLD = 10.0
+#: what is answered there is no row of anything
+_POSTED = frozenset(row.name for row in SUBRESOURCES.values() if row.is_posted)
+
+
+class ResourceHandlers:
+    """Stateless but for its parts; called by every request's task."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        store: Store,
+        committer: Durability,
+        clock: Callable[[], float],
+        heavy: Heavy | None = None,
+        *,
+        future_version_s: float = FUTURE_VERSION_S_MAX,
+    ) -> None:
+        self._future_version_s = future_version_s
+        self._registry = registry
+        self._store = store
+        self._horizon = Horizon(store)
+        self._committer = committer
+        self.clock = clock
+        self._heavy = heavy if heavy is not None else Heavy()
+        self._lists = Lists(registry, self._heavy, committer)
+
+    async def respond(self, request: Request, route: Route) -> Response:
+        """Raises ``StatusError``."""
+        target = route.target
+        tables = target.resource not in POSTED and target.subresource not in _POSTED
+        representation = negotiate(request.header(b"accept"), pretty=request.pretty, tables=tables)
+        match route.verb:
+            case "get":
+                return await self._get(request, route.target, representation)
+            case "list":
+                return await self._list(request, route.target, representation)
+            case "create":
+                return await self._put_whole(request, route.target, representation, "create", "CreateOptions")
+            case "update":
+                return await self._put_whole(request, route.target, representation, "update", "UpdateOptions")
+            case "patch":
+                return await self._patch(request, route.target, representation)
+            case "delete":
+                return await self._delete(request, route.target, representation)
+            case "deletecollection":
+                return await self._delete_collection(request, route.target, representation)
+        raise AssertionError(f"verb {route.verb!r} is routed but not served")
+
+    def context(self, request: Request) -> Context:
+        assert request.user is not None, "requests are authenticated before they are served"
+        return Context(now=self.clock(), user=request.user)
+
+    async def _get(self, request: Request, target: Target, representation: Representation) -> Response:
+        version = request.query.optional("resourceVersion")
+        await self._begin_read(request, target, version)
+        record = self._registry.get(self.context(request), target, version)
+        outcome = Outcome(code=200, body=record.body)
+        return await self._object(request, target, representation, outcome, self.age_told())
+
+    async def _list(self, request: Request, target: Target, representation: Representation) -> Response:
+        options = list_options(request.query)
+        included = included_objects(request, representation)
+        if options.resource_version_match == "Exact" or options.continue_token:
+            # Another server may have told of a version that this one has not seen yet.
+            await self._begin_read(request, target, None)
+        else:
+            await self._begin_read(request, target, options.resource_version)
+        context = self.context(request)
+        listed = await self._lists.find(context, target, options)
+        body = await self._lists.render(context, target, listed, representation, included)
+        return _response(200, body, target, representation, self.age_told())
+
+    async def _put_whole(
+        self,
+        request: Request,
+        target: Target,
+        representation: Representation,
+        verb: Literal["create", "update"],
+        kind: str,
+    ) -> Response:
+        """The body is a whole object; *kind* is that of the options."""
+        raw = await request.body()
+        context = self.context(request)
+        media = media_type(request)
+        if self._is_heavy(target, raw):
+            chosen = _options_or_error(request, kind)
+            write = HeavyWrite(verb=verb, context=context, target=target, media=media, raw=raw, options=chosen)
+            return await self._worked_out(request, representation, write)
+        body = decode_object(media, raw, target.spoken, target.subresource)
+        options = write_options(request, kind)
+        perform = self._registry.create if verb == "create" else self._registry.update
+
+        def step() -> Outcome:
+            outcome = perform(context, target, body, options)
+            if verb == "create":
+                request.created = outcome.body
+            return outcome
+
+        outcome = await self._committer.write(step, _revision_of)
+        return await self._object(request, target, representation, outcome)
+
+    async def _patch(self, request: Request, target: Target, representation: Representation) -> Response:
+        kind = PATCH_TYPES.get(media_type(request))
+        if kind is None:
+            raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+        patch = await request.body()
+        options = write_options(request, "PatchOptions", kind)
+        context = self.context(request)
+        if self._is_heavy(target, patch):
+            write = HeavyWrite(verb="patch", context=context, target=target, raw=patch, patch=kind, options=options)
+            return await self._worked_out(request, representation, write)
+        step = partial(self._registry.patch, context, target, kind, patch, options)
+        outcome = await self._committer.write(step, _revision_of)
+        return await self._object(request, target, representation, outcome)
+
+    async def _delete(self, request: Request, target: Target, representation: Representation) -> Response:
+        raw = await request.body()
+        context = self.context(request)
+        if self._is_heavy(target, raw):
+            write = HeavyWrite(verb="delete", context=context, target=target, media=media_type(request), raw=raw)
+            if not raw:
+                write = replace(write, deletion=decode_delete_options(request, raw, target.spoken))
+            return await self._worked_out(request, representation, write)
+        options = decode_delete_options(request, raw, target.spoken)
+        step = partial(self._registry.delete, context, target, options)
+        outcome = await self._committer.write(step, _revision_of)
+        return await self._object(request, target, representation, outcome)
+
+    def _is_heavy(self, target: Target, raw: bytes) -> bool:
+        """Whether a write is too much for the loop.  What needs the keys of tokens is done here, and has no business
+        with so much: raises the 413 ``StatusError``."""
+        stored = self._store.latest(key_of(target))
+        stored_bytes = 0 if stored is None else len(stored.body)
+        if len(raw) + stored_bytes // STORED_SHARE <= self._heavy.heavy_bytes:
+            return False
+        if not is_known(target.resource, target.subresource):
+            raise too_large_body(self._heavy.heavy_bytes)
+        return True
+
+    async def _worked_out(self, request: Request, representation: Representation, write: HeavyWrite) -> Response:
+        """A write that is worked out in another process."""
+        async with self._heavy.turn(write.context.user):
+            errors_in = error_representation(request.header(b"accept"), pretty=request.pretty)
+            outcome = await self._heavy.write(write, self._registry, self._committer, errors_in)
+            if write.verb == "create":
+                request.created = outcome.body
+            return await self._object(request, write.target, representation, outcome, has_turn=True)
+
+    async def _delete_collection(self, request: Request, target: Target, representation: Representation) -> Response:
+        options = decode_delete_options(request, await request.body(), target.spoken)
+        selection = list_options(request.query)
+        context = self.context(request)
+
+        await self._committer.current()
+        listed = await self._lists.find(context, target, selection)
+        await self._lists.delete(context, target, listed, options)
+        body = await self._lists.render(context, target, listed, Representation(representation.media), "Metadata")
+        return _response(200, body, target, representation, ())
+
+    def age_told(self) -> tuple[str, ...]:
+        """A warning for who takes any version, if memory is old since storage is away."""
+        age_s = self._committer.staleness_s
+        if age_s <= STALE_S_TOLD:
+            return ()
+        return (f"storage is away; this was last known to be current {age_s:.0f} s ago",)
+
+    async def _object(
+        self,
+        request: Request,
+        target: Target,
+        representation: Representation,
+        outcome: Outcome,
+        warnings: tuple[str, ...] = (),
+        *,
+        has_turn: bool = False,
+    ) -> Response:
+        """*has_turn*: the request has its turn for heavy work."""
+        included = included_objects(request, representation)
+        resource = target.spoken
+        now = self.clock()
+        if representation == PLAIN_JSON:
+            # Stored bytes are sent nearly as they are, however long.
+            body = escape(outcome.body) + b"\n"
+        elif not self._heavy.is_heavy(len(outcome.body)):
+            body = render_object(outcome.body, resource, representation, now=now, include_object=included)
+        else:
+            job = Render(body=outcome.body, resource=resource, representation=representation, now=now, include=included)
+            body = await self._heavy.render(job, None if has_turn else self.context(request).user)
+        return _response(outcome.code, body, target, representation, (*outcome.warnings, *warnings))
+
+    async def _begin_read(self, request: Request, target: Target, resource_version: str | None) -> None:
+        """Return when the read may be worked on.  It has its seat while the server asks storage, but not while it waits
+        for a version of the client's choice."""
+        if resource_version:
+            await self.wait_for(request, target, resource_version)
+        await request.place.sit()
+        if not resource_version:
+            await self.wait_for(request, target, None)
+
+    async def wait_for(self, request: Request, target: Target, resource_version: str | None) -> None:
+        """Wait until memory is as new as a read asks for: as storage is now, if it names no version; a little for a
+        version from the future.  Raises the 504 ``StatusError``, and ``TooMany`` if the user waits for too many; what
+        is no number and what is not waited for is left to the registry to complain of."""
+        if not resource_version:
+            await self._committer.current()
+            return
+        if target.resource.uncached:
+            return
+        try:
+            wanted = parse_uint64(resource_version or "")
+        except NotAnInteger:
+            return
+        if wanted <= self._store.revision:
+            return
+        with request.place.awaiting_future():
+            if not await self._horizon.reached(wanted, self._future_version_s):
+                raise too_large_resource_version(wanted, self._store.revision)
+
+
+_revision_of = attrgetter("revision")
+
+
+def _options_or_error(request: Request, kind: str) -> WriteOptions | StatusError:
+    """What is wrong with the options counts once the body was decoded, which is done elsewhere."""
+    try:
+        return write_options(request, kind)
+    except StatusError as error:
+        return error
+
+
+def included_objects(request: Request, representation: Representation) -> IncludeObject:
+    """What the rows of a Table carry.  Raises the 400 ``StatusError``."""
+    if representation.form != "Table":
+        return "Metadata"
+    from sliceplane.server.documents.table import parse_include_object
+
+    return parse_include_object(request.query.first("includeObject"))
+
+
+def _response(
+    code: int, body: bytes, target: Target, representation: Representation, warnings: tuple[str, ...]
+) -> Response:
+    spoken = target.spoken
+    texts = (*DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ()), *warnings)
+    headers = (NO_CACHE, *warning_headers(texts)) if texts else (NO_CACHE,)
+    return Response(code, body, CONTENT_TYPES[representation.media], headers)

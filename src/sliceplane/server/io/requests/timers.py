@@ -1,0 +1,148 @@
+"""Timers of the loop: what is due at the hub, reads that wait for a version of the future, watches whose rights are
+gone.
+
+The hub's clock is the loop's, here and where watches begin: they must neither end nor fall silent because the machine's
+clock was set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sliceplane.api.errors import StatusError
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.metrics import Metrics
+from sliceplane.server.registry.attendance import Claim
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.store.hub import Hub
+from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.watcher import Watcher
+
+_LOOK_S = 0.05
+#: how often it looks
+PERIOD_S = 0.25
+#: how many watches one turn of the loop asks about
+ASKED_PER_TURN = 100
+_log = get_logger("apiserver")
+
+
+class HubTicker:
+    """Calls ``Hub.on_tick`` when the hub has something to do.  ``arm`` is called after each subscription."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._closed = False
+
+    def arm(self) -> None:
+        """Set the timer to the hub's next deadline, if that is earlier than what it is set to."""
+        due = self._hub.next_deadline()
+        if due is None or self._closed:
+            return
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        self._due = due
+        self._timer = asyncio.get_running_loop().call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._hub.on_tick(asyncio.get_running_loop().time())
+        self.arm()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Horizon:
+    """Reads that wait: one timer wakes all of them.  Owned by their handlers; ``limits`` says how many may wait."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        #: and the version that each waits for
+        self._waiting: dict[asyncio.Future[None], int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def reached(self, version: int, seconds: float) -> bool:
+        """Whether the store had *version* within *seconds*; returns as soon as it has."""
+        if version <= self._store.revision:
+            return True
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        self._waiting[woken] = version
+        if self._timer is None:
+            self._timer = loop.call_later(_LOOK_S, self._look)
+        try:
+            async with asyncio.timeout(seconds):
+                await woken
+        except TimeoutError:
+            return False
+        finally:
+            del self._waiting[woken]
+        return True
+
+    def _look(self) -> None:
+        for woken, version in self._waiting.items():
+            if version <= self._store.revision and not woken.done():
+                woken.set_result(None)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_LOOK_S, self._look) if self._waiting else None
+
+
+class Revocation:
+    """Ends the watches whose rights are gone, within a fraction of a second.  Owns its numbers from the registry.
+
+    It asks the registry whether a watch is in doubt (``server.registry.attendance``).  While none is, a look costs the same
+    however many are open; while very many are (a role of ten thousand clients changed), a few are asked about in one
+    turn.
+    """
+
+    def __init__(self, registry: Registry, clock: Callable[[], float]) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._watchers: dict[int, Watcher] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.metrics = Metrics()
+        self._revoked = self.metrics.counter(
+            "sliceplane_revoked_watches_total", "Watches ended since their token, account or rights were gone."
+        )
+
+    def begin(self, claim: Claim, watcher: Watcher) -> int:
+        """Raises the 401 or 403 ``StatusError`` if it is too late already."""
+        number = self._registry.attendance.begin(claim, self._clock())
+        if number:
+            self._watchers[number] = watcher
+            self._arm(PERIOD_S)
+        return number
+
+    def end(self, number: int) -> None:
+        self._watchers.pop(number, None)
+        self._registry.attendance.end(number)
+
+    def close(self) -> None:
+        self._watchers.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, delay_s: float) -> None:
+        if self._timer is None and self._watchers:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        for number, error in self._registry.attendance.review(self._clock(), ASKED_PER_TURN):
+            self._revoke(self._watchers.pop(number), error)
+        self._arm(0 if self._registry.attendance.doubted else PERIOD_S)
+
+    def _revoke(self, watcher: Watcher, error: StatusError) -> None:
+        self._revoked.value += 1
+        _log.debug("watch ended: its rights are gone", resource=watcher.interest.resource, why=error.message)
+        watcher.close(error)
+        watcher.notify()

@@ -1,0 +1,283 @@
+"""What a Service is given: addresses and node ports, out of ranges, each to one Service at a time
+(KEP-1880, KEP-3070, KEP-3668).
+
+Nothing is reserved ahead: ``admit`` looks for what is free and writes it into the document; only when that
+document was staged does ``on_stored`` note who holds it.  The registry has one writer, so nothing comes in
+between.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Iterable, Mapping
+
+from sliceplane.api.errors import FieldError, StatusError, internal, invalid, invalid_value
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import ServiceCIDRs, Services
+from sliceplane.api.service_rules import NO_CLUSTER_IP, has_health_check_port, takes_node_ports
+from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.kit.rng import Rng
+from sliceplane.server.registry.admission import ip_families
+from sliceplane.server.registry.admission.address_book import AddressBook, NumberLedger, Range, family_of, static_band
+from sliceplane.server.registry.config import RegistryConfig
+from sliceplane.server.store.types import Key
+
+API_SERVICE = Key(Services.storage_key, "default", "kubernetes")
+#: what a dry run shows in place of a port that it does not allocate
+DRY_RUN_NODE_PORT = 32769
+_PORT_BAND_SHARE = 32
+_PORT_BAND_MAX = 128
+_TAKEN_IP = "provided IP is already allocated"
+_FOREIGN_IP = "the provided network does not match the current range"
+_TAKEN_PORT = "provided port is already allocated"
+
+
+class ServiceLedgers:
+    """Who holds what.  A ``server.registry.core.Follower``; *book* tells the ranges, and follows before it."""
+
+    follows = frozenset((Services.storage_key, ServiceCIDRs.storage_key))
+
+    def __init__(self, config: RegistryConfig, rng: Rng, book: AddressBook) -> None:
+        self._rng = rng
+        self._book = book
+        self._addresses: dict[Family, NumberLedger] = {}
+        for text in config.service_cidrs:
+            wanted: Family = "IPv4" if ipaddress.ip_network(text).version == 4 else "IPv6"
+            assert wanted not in self._addresses, f"two {wanted} ranges in {config.service_cidrs}"
+            ranges = book.ranges(wanted)
+            # The API server's own Service has the primary range's first address, from the first moment on.
+            self._addresses[wanted] = NumberLedger(ranges, reserved=() if self._addresses else (ranges[0].first,))
+        assert self._addresses, "at least one service CIDR is needed"
+        self._families = tuple(self._addresses)
+        self._reserved = _address_text(self._families[0], self._addresses[self._families[0]].ranges[0].first)
+        first = config.node_port_first
+        last = config.node_port_last
+        size = last - first + 1
+        band = static_band(size, share=_PORT_BAND_SHARE, most=_PORT_BAND_MAX)
+        self._ports = NumberLedger((Range(first, last, band),))
+
+    @property
+    def reserved_address(self) -> str:
+        """The primary range's first address, which the API server's own Service has."""
+        return self._reserved
+
+    # Following the store
+
+    def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
+        for ledger in (*self._addresses.values(), self._ports):
+            ledger.clear()
+        self._on_ranges()
+        for key, document in objects:
+            if key.resource == Services.storage_key:
+                self.on_stored(key, document)
+
+    def on_stored(self, key: Key, document: Document) -> None:
+        if key.resource == ServiceCIDRs.storage_key:
+            self._on_ranges()
+            return
+        addresses, ports = _holdings(document)
+        for wanted, ledger in self._addresses.items():
+            ledger.assign(key, addresses.get(wanted, ()))
+        self._ports.assign(key, ports)
+
+    def on_removed(self, key: Key) -> None:
+        if key.resource == ServiceCIDRs.storage_key:
+            self._on_ranges()
+        for ledger in (*self._addresses.values(), self._ports):
+            ledger.assign(key, ())
+
+    def _on_ranges(self) -> None:
+        """The book's ranges changed."""
+        for wanted, ledger in self._addresses.items():
+            ledger.set_ranges(self._book.ranges(wanted))
+
+    def addresses(self, key: Key) -> tuple[str, ...]:
+        """The addresses that a Service holds, canonical, in the order of families and numbers."""
+        return tuple(
+            _address_text(wanted, number) for wanted, ledger in self._addresses.items() for number in ledger.held(key)
+        )
+
+    def holder(self, name: str) -> Key | None:
+        """The Service that holds a (canonical) address."""
+        ledger = self._addresses.get(family_of(name))
+        return ledger.holder(int(ipaddress.ip_address(name))) if ledger else None
+
+    def all_addresses(self) -> list[str]:
+        """Every address that a Service holds."""
+        holders = frozenset[Key]().union(*(ledger.keys() for ledger in self._addresses.values()))
+        return sorted(text for key in holders for text in self.addresses(key))
+
+    # For a registry that does not have all Services (``server.registry.rehearsal``)
+
+    def others(self, key: Key) -> tuple[dict[Family, tuple[int, ...]], tuple[int, ...]]:
+        """The addresses and node ports that all Services but *key* hold."""
+        return {wanted: ledger.others(key) for wanted, ledger in self._addresses.items()}, self._ports.others(key)
+
+    def occupy(self, key: Key, addresses: Mapping[Family, Collection[int]], ports: Collection[int]) -> None:
+        """*key* stands for the Services that are not here: they hold *addresses* and *ports*."""
+        for wanted, ledger in self._addresses.items():
+            ledger.assign(key, addresses.get(wanted, ()))
+        self._ports.assign(key, ports)
+
+    def are_free(self, key: Key, spec: Document) -> bool:
+        """Whether what *spec* claims no other Service than *key* has."""
+        addresses, ports = _holdings({"spec": spec})
+        claims = [(ledger, addresses.get(wanted, ())) for wanted, ledger in self._addresses.items()]
+        for ledger, numbers in (*claims, (self._ports, ports)):
+            if any(ledger.holder(number) not in (None, key) for number in numbers):
+                return False
+        entries = (
+            self._book.told(_address_text(wanted, number))
+            for wanted, ledger in self._addresses.items()
+            for number in addresses.get(wanted, ())
+            if ledger.holder(number) is None
+        )
+        return all(entry is None or entry.service == key for entry in entries)
+
+    # Deciding
+
+    def admit(self, new: Document, old: Document | None, *, dry_run: bool) -> None:
+        """Fill in families, addresses and node ports.  Raises StatusError 422, or 500 if a range is full."""
+        key = Key(Services.storage_key, new["metadata"]["namespace"], new["metadata"]["name"])
+        ip_families.settle(new, old, self._families)
+        self._give_addresses(key, new, dry_run)
+        if takes_node_ports(new["spec"].get("type"), new["spec"].get("allocateLoadBalancerNodePorts")):
+            self._give_ports(key, new, old, dry_run)
+        if _needs_health_port(new["spec"]):
+            self._give_health_port(key, new, dry_run)
+
+    def _give_addresses(self, key: Key, document: Document, dry_run: bool) -> None:
+        spec = document["spec"]
+        if spec["type"] == "ExternalName" or spec.get("clusterIP") == NO_CLUSTER_IP:
+            return
+        addresses: list[str] = list(spec.get("clusterIPs", ()))
+        for text in addresses:
+            problem = self._address_problem(key, text)
+            if problem:
+                error = invalid_value("spec.clusterIPs", addresses, f"failed to allocate IP {text}: {problem}")
+                raise _invalid(document, [error])
+        for wanted in spec["ipFamilies"][len(addresses) :]:
+            ledger = self._addresses[wanted]
+            number = self._choose_address(wanted, ledger, dry_run)
+            if number is None:
+                raise internal("Internal error occurred: failed to allocate a serviceIP: range is full")
+            addresses.append(_address_text(wanted, number))
+        spec["clusterIP"] = addresses[0]
+        spec["clusterIPs"] = addresses
+
+    def _choose_address(self, wanted: Family, ledger: NumberLedger, dry_run: bool) -> int | None:
+        """A dry run shows the first address of the range."""
+        if dry_run and ledger.ranges:
+            return ledger.ranges[0].first
+        return ledger.choose(self._rng, self._book.numbers[wanted])
+
+    def _address_problem(self, key: Key, text: str) -> str:
+        address = parse_lenient(text)
+        assert address is not None, f"validation let clusterIP {text!r} pass"
+        ledger = self._addresses.get(family(address))
+        number = int(address)
+        if ledger is None or number not in ledger:
+            return _FOREIGN_IP
+        holder = ledger.holder(number)
+        reserved = text == self.reserved_address and key != API_SERVICE
+        entry = self._book.told(str(address))
+        taken = entry is not None and entry.service != key
+        return _TAKEN_IP if reserved or holder not in (None, key) or (taken and holder != key) else ""
+
+    def _give_ports(self, key: Key, document: Document, old: Document | None, dry_run: bool) -> None:
+        """The Service's own health check port is as taken as another's: two listeners cannot share it."""
+        ports: list[Document] = document["spec"].get("ports", [])
+        health = document["spec"].get("healthCheckNodePort", 0) if _needs_health_port(document["spec"]) else 0
+        held = health if old is not None and old["spec"].get("healthCheckNodePort") == health else 0
+        chosen: dict[int, int] = {}
+        for index, port in enumerate(ports):
+            number = port.get("nodePort", 0)
+            if number:
+                self._claim_port(key, document, f"spec.ports[{index}].nodePort", number, {held})
+                chosen.setdefault(port["port"], number)
+        taken = {port["nodePort"] for port in ports if port.get("nodePort")} | {health}
+        used = {(port.get("nodePort"), port.get("protocol")) for port in ports}
+        for port in ports:
+            if port.get("nodePort"):
+                continue
+            # One port number over two protocols gets one node port.
+            number = chosen.get(port["port"], 0)
+            if not number or (number, port.get("protocol")) in used:
+                number = self._new_port(taken, dry_run)
+            chosen[port["port"]] = port["nodePort"] = number
+            taken.add(number)
+            used.add((number, port.get("protocol")))
+
+    def _give_health_port(self, key: Key, document: Document, dry_run: bool) -> None:
+        spec = document["spec"]
+        number = spec.get("healthCheckNodePort", 0)
+        taken = {port["nodePort"] for port in spec.get("ports", ()) if port.get("nodePort")}
+        if number:
+            self._claim_port(key, document, "spec.healthCheckNodePort", number, taken)
+            return
+        spec["healthCheckNodePort"] = self._new_port(taken, dry_run)
+
+    def _claim_port(self, key: Key, document: Document, path: str, number: int, own: set[int]) -> None:
+        """*own*: what the Service itself uses for something else."""
+        problem = ""
+        if number not in self._ports:
+            valid = f"{self._ports.ranges[0].first}-{self._ports.ranges[0].last}"
+            problem = f"provided port is not in the valid range. The range of valid ports is {valid}"
+        elif number in own or self._ports.holder(number) not in (None, key):
+            problem = _TAKEN_PORT
+        if problem:
+            raise _invalid(document, [invalid_value(path, number, problem)])
+
+    def _new_port(self, taken: set[int], dry_run: bool) -> int:
+        if dry_run:
+            return DRY_RUN_NODE_PORT
+        number = self._ports.choose(self._rng, taken)
+        if number is None:
+            raise internal("Internal error occurred: failed to allocate a nodePort: range is full")
+        return number
+
+    # Checking
+
+    def check(self, objects: list[tuple[Key, Document]]) -> None:
+        """Each address and port of Services has one holder, and nothing else is held."""
+        services = [(key, document) for key, document in objects if key.resource == Services.storage_key]
+        for ledger in (*self._addresses.values(), self._ports):
+            ledger.check()
+        for key, document in services:
+            addresses, ports = _holdings(document)
+            for wanted, ledger in self._addresses.items():
+                expected = tuple(sorted(addresses.get(wanted, ())))
+                assert ledger.held(key) == expected, f"{key} holds {ledger.held(key)}, its object says {expected}"
+            assert self._ports.held(key) == tuple(sorted(ports)), (
+                f"{key} holds {self._ports.held(key)}, its object says {ports}"
+            )
+        known = {key for key, _ in services}
+        for ledger in (*self._addresses.values(), self._ports):
+            leaked = ledger.keys() - known
+            assert not leaked, f"held by Services that are gone: {sorted(leaked)}"
+
+
+def _holdings(document: Document) -> tuple[dict[Family, list[int]], set[int]]:
+    """What a stored Service holds: addresses by family, and node ports."""
+    spec = document.get("spec", {})
+    addresses: dict[Family, list[int]] = {}
+    for text in spec.get("clusterIPs", ()):
+        address = parse_lenient(text)
+        if address is not None:
+            addresses.setdefault(family(address), []).append(int(address))
+    ports = {port["nodePort"] for port in spec.get("ports", ()) if port.get("nodePort")}
+    if spec.get("healthCheckNodePort"):
+        ports.add(spec["healthCheckNodePort"])
+    return addresses, ports
+
+
+def _needs_health_port(spec: Document) -> bool:
+    return has_health_check_port(spec.get("type"), spec.get("externalTrafficPolicy"))
+
+
+def _address_text(wanted: Family, number: int) -> str:
+    return str(ipaddress.IPv4Address(number) if wanted == "IPv4" else ipaddress.IPv6Address(number))
+
+
+def _invalid(document: Document, errors: list[FieldError]) -> StatusError:
+    return invalid(Services.kind, Services.group, document["metadata"]["name"], errors)

@@ -1,0 +1,132 @@
+"""From a bearer token to a user.
+
+The signature is the token service's business.  What is asked here, at every request, costs a few look-ups: is it the
+time of the token, is it meant for us, does its account exist with the uid in the token, and does the object that it is
+bound to.  So the tokens of a deleted account are worth nothing from the next request on.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets, ServiceAccounts
+from sliceplane.kit.times import parse_time
+from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.documents import document_of
+from sliceplane.server.registry.types import AUTHENTICATED, Authenticated, User
+from sliceplane.server.store.types import Key
+
+#: clocks differ: a token counts this much longer (and earlier), an object that is being deleted as well
+LEEWAY_S = 60.0
+#: the claim that is all Kubernetes' own
+PRIVATE_CLAIM = "kubernetes.io"
+USER_PREFIX = "system:serviceaccount:"
+ALL_ACCOUNTS = "system:serviceaccounts"
+_EXTRA = "authentication.kubernetes.io/"
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    name: str
+    uid: str = ""
+
+
+class _Private(msgspec.Struct, frozen=True):
+    namespace: str
+    serviceaccount: _Reference
+    secret: _Reference | None = None
+    pod: _Reference | None = None
+    node: _Reference | None = None
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    iss: str
+    sub: str
+    aud: str | tuple[str, ...]
+    exp: float
+    private: _Private = msgspec.field(name=PRIVATE_CLAIM)
+    nbf: float = 0
+    jti: str = ""
+
+
+def authenticate(core: Core, token: str, wanted: tuple[str, ...], now: float) -> Authenticated | None:
+    """Who shows *token*; ``None`` if it is not good for any audience in *wanted* (empty: the server's own)."""
+    own = core.tokens.audiences
+    asked = wanted or own
+    content = core.tokens.read(token)
+    if content is None:
+        return None
+    if isinstance(content, User):
+        # A static token has no audience: it is good for all that are the server's.
+        shared = tuple(audience for audience in asked if audience in own)
+        return Authenticated(content, shared) if shared or not asked else None
+    try:
+        claims = msgspec.convert(content, _Claims)
+    except msgspec.ValidationError:
+        # Of a key that other issuers use too: no token of an account.
+        return None
+    meant = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
+    shared = tuple(audience for audience in asked if audience in meant)
+    in_time = claims.nbf - LEEWAY_S <= now <= claims.exp + LEEWAY_S
+    if claims.iss != core.tokens.issuer or not in_time or not shared:
+        return None
+    return _of_account(core, claims, shared, now)
+
+
+def _of_account(core: Core, claims: _Claims, audiences: tuple[str, ...], now: float) -> Authenticated | None:
+    private = claims.private
+    namespace = private.namespace
+    account = private.serviceaccount
+    if claims.sub != f"{USER_PREFIX}{namespace}:{account.name}":
+        return None
+    bound: list[tuple[Resource, _Reference | None]] = [
+        (ServiceAccounts, account),
+        (Secrets, private.secret),
+        (Pods, private.pod),
+        # Bound to a Pod: its node is told, not asked for.
+        (Nodes, None if private.pod else private.node),
+    ]
+    supports = []
+    until = claims.exp
+    for resource, reference in bound:
+        if reference is not None:
+            key = Key(resource.storage_key, namespace if resource.namespaced else "", reference.name)
+            ends = _end_of(core, key, reference.uid)
+            if ends is None or ends < now - LEEWAY_S:
+                return None
+            supports.append(key)
+            until = min(until, ends)
+    user = account_user(namespace, account.name, account.uid, _extra(claims))
+    return Authenticated(user, audiences, tuple(supports), until + LEEWAY_S)
+
+
+def account_user(namespace: str, name: str, uid: str = "", extra: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> User:
+    return User(
+        name=f"{USER_PREFIX}{namespace}:{name}",
+        uid=uid,
+        groups=(*account_groups(namespace), AUTHENTICATED),
+        extra=extra,
+    )
+
+
+def account_groups(namespace: str) -> tuple[str, ...]:
+    return (ALL_ACCOUNTS, f"{ALL_ACCOUNTS}:{namespace}")
+
+
+def _end_of(core: Core, key: Key, uid: str) -> float | None:
+    """Until when the object of that *uid* is there, as far as it says; ``None``: it is not."""
+    record = core.store.latest(key)
+    if record is None or record.uid != uid:
+        return None
+    ends = document_of(record)["metadata"].get("deletionTimestamp")
+    return math.inf if ends is None else parse_time(ends)
+
+
+def _extra(claims: _Claims) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What the user's ``extra`` tells, sorted by name."""
+    entries = {"credential-id": f"JTI={claims.jti}" if claims.jti else ""}
+    for member, reference in (("node", claims.private.node), ("pod", claims.private.pod)):
+        if reference is not None:
+            entries |= {f"{member}-name": reference.name, f"{member}-uid": reference.uid}
+    return tuple((f"{_EXTRA}{name}", (value,)) for name, value in sorted(entries.items()) if value)

@@ -1,0 +1,145 @@
+"""Questions that are POSTed like objects and never stored: may I, may they, what may I, who am I, whose token is this.
+
+Served for ``kubectl auth can-i`` and ``kubectl auth whoami``, and for servers that ask this one about their own
+clients; the answer is the question with a status.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api import codec
+from sliceplane.api.errors import FieldError, bad_request, invalid, invalid_value
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import (
+    LocalSubjectAccessReviews,
+    SelfSubjectAccessReviews,
+    SelfSubjectReviews,
+    SelfSubjectRulesReviews,
+    SubjectAccessReviews,
+    TokenReviews,
+)
+from sliceplane.kit.times import format_time
+from sliceplane.server.registry import metadata
+from sliceplane.server.registry.authentication import bearer
+from sliceplane.server.registry.authorization.index import PolicyIndex, absence
+from sliceplane.server.registry.authorization.rules import PolicyRule, document_of_rule
+from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.decoding import decode_body
+from sliceplane.server.registry.types import Attributes, Body, Context, Outcome, Target, User, WriteOptions, user_info
+
+
+def answer(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+    """201 with the answered review.  Raises StatusError: 400, 422."""
+    resource = target.resource
+    document, warnings = decode_body(resource, body, options)
+    answered = _ANSWERS[resource.key](core, ctx, target, document)
+    whole = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}, **answered}
+    return Outcome(code=201, body=codec.encode(whole), warnings=warnings)
+
+
+def _who_am_i(_core: Core, ctx: Context, _target: Target, _review: Document) -> Document:
+    return {"metadata": {"creationTimestamp": format_time(ctx.now)}, "status": {"userInfo": user_info(ctx.user)}}
+
+
+def _whose_token(core: Core, ctx: Context, _target: Target, review: Document) -> Document:
+    """Raises a 400 ``StatusError``."""
+    spec: Document = review.get("spec", {})
+    token = spec.get("token", "")
+    if not token:
+        raise bad_request("token is required for TokenReview in authentication")
+    authenticated = bearer.authenticate(core, token, tuple(spec.get("audiences", ())), ctx.now)
+    if authenticated is None:
+        return {"spec": spec, "status": {"user": {}, "error": "invalid bearer token"}}
+    status: Document = {"authenticated": True, "user": user_info(authenticated.user)}
+    if authenticated.audiences:
+        status["audiences"] = list(authenticated.audiences)
+    return {"spec": spec, "status": status}
+
+
+def _may_it(core: Core, ctx: Context, target: Target, review: Document) -> Document:
+    spec: Document = review.get("spec", {})
+    head: Document = {}
+    if target.resource.namespaced:
+        metadata.match_namespace(target, review["metadata"])
+        head["namespace"] = target.namespace
+    return {"metadata": head, "spec": spec, "status": _may(core.policy, ctx.user, target, spec)}
+
+
+def _what_may_i(core: Core, ctx: Context, _target: Target, review: Document) -> Document:
+    """Raises a 400 ``StatusError``."""
+    namespace = review.get("spec", {}).get("namespace", "")
+    if not namespace:
+        raise bad_request("no namespace on request")
+    status = _rules_status(core.policy.rules_for(ctx.user, namespace))
+    missing = absence(core.policy.absent_roles(ctx.user, namespace))
+    if missing:
+        status["evaluationError"] = missing
+    return {"spec": {}, "status": status}
+
+
+_ANSWERS: Final = {
+    LocalSubjectAccessReviews.key: _may_it,
+    SelfSubjectAccessReviews.key: _may_it,
+    SelfSubjectReviews.key: _who_am_i,
+    SelfSubjectRulesReviews.key: _what_may_i,
+    SubjectAccessReviews.key: _may_it,
+    TokenReviews.key: _whose_token,
+}
+
+
+def _may(policy: PolicyIndex, asking: User, target: Target, spec: Document) -> Document:
+    """The status of an access review, about the user of *spec* or, where it names none, about who asks."""
+    of_others = target.resource is not SelfSubjectAccessReviews
+    errors = _problems(target, spec, of_others=of_others)
+    if errors:
+        raise invalid(target.resource.kind, target.resource.group, "", errors)
+    user = asking
+    if of_others:
+        extra = tuple((name, tuple(values)) for name, values in sorted(spec.get("extra", {}).items()))
+        groups = tuple(spec.get("groups", ()))
+        user = User(name=spec.get("user", ""), uid=spec.get("uid", ""), groups=groups, extra=extra)
+    decision = policy.decide(user, _wanted(spec))
+    status: Document = {"allowed": decision.allowed}
+    if decision.reason:
+        status["reason"] = decision.reason
+    return status
+
+
+def _problems(target: Target, spec: Document, *, of_others: bool) -> list[FieldError]:
+    on_resource = spec.get("resourceAttributes")
+    on_path = spec.get("nonResourceAttributes")
+    errors = []
+    if on_resource is not None and on_path is not None:
+        detail = "cannot be specified in combination with resourceAttributes"
+        errors.append(invalid_value("spec.nonResourceAttributes", on_path, detail))
+    if on_resource is None and on_path is None:
+        detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        errors.append(invalid_value("spec.resourceAttributes", None, detail))
+    if of_others and not spec.get("user") and not spec.get("groups"):
+        errors.append(invalid_value("spec.user", "", "at least one of user or group must be specified"))
+    if target.resource.namespaced:
+        inside = (on_resource or {}).get("namespace", "")
+        if on_resource is not None and inside != target.namespace:
+            path = "spec.resourceAttributes.namespace"
+            errors.append(invalid_value(path, inside, "must match metadata.namespace"))
+        if on_path is not None:
+            errors.append(invalid_value("spec.nonResourceAttributes", on_path, "disallowed on this kind of request"))
+    return errors
+
+
+def _wanted(spec: Document) -> Attributes:
+    on_path = spec.get("nonResourceAttributes")
+    if on_path is not None:
+        return Attributes(verb=on_path.get("verb", ""), path=on_path.get("path", ""))
+    members = ("verb", "group", "resource", "subresource", "namespace", "name")
+    return Attributes(**{member: spec["resourceAttributes"].get(member, "") for member in members})
+
+
+def _rules_status(rules: tuple[PolicyRule, ...]) -> Document:
+    """Both lists are there also when they are empty: clients iterate over them."""
+    return {
+        "resourceRules": [document_of_rule(rule) for rule in rules if not rule.urls],
+        "nonResourceRules": [document_of_rule(rule) for rule in rules if rule.urls],
+        "incomplete": False,
+    }

@@ -1,0 +1,199 @@
+"""Event, as each of its two APIs wants it (pkg/apis/core/validation/events.go).
+
+Both get the stored form and complain with its names, as upstream does.  core/v1 takes nearly anything;
+events.k8s.io/v1 wants every Event to say who reports what, and lets no client rewrite it later.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.errors import FieldError, invalid_value, required
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Events, EventsV1
+from sliceplane.kit.names import check_qualified_name
+from sliceplane.server.documents.table.columns import Cell, Column, Printer, mapping, name_of, number, since, text
+from sliceplane.server.registry.kinds import kind
+from sliceplane.server.registry.metadata import IMMUTABLE
+
+TEXT_MAX: Final = 128
+NOTE_MAX: Final = 1024
+SERIES_COUNT_MIN: Final = 2
+_TYPES: Final = ("Normal", "Warning")
+#: only for the older recorder: must not be given, and stay as they are
+_DEPRECATED: Final = ("firstTimestamp", "lastTimestamp", "count", "source")
+_FIXED: Final = (
+    "involvedObject",
+    "reason",
+    "message",
+    *_DEPRECATED,
+    "type",
+    "eventTime",
+    "action",
+    "related",
+    "reportingComponent",
+    "reportingInstance",
+)
+#: names in complaints, where they are not the stored form's
+_SAID: Final = {"reportingComponent": "reportingController"}
+#: core/v1 name to events.k8s.io/v1 name
+_OTHER_NAMES: Final = {
+    "involvedObject": "regarding",
+    "message": "note",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+    "reportingComponent": "reportingController",
+}
+
+
+def _default(document: Document) -> None:
+    """Members that an Event always prints, also when empty."""
+    document.setdefault("involvedObject", {})
+    document.setdefault("source", {})
+    document.setdefault("reportingComponent", "")
+    document.setdefault("reportingInstance", "")
+
+
+def _validate(document: Document) -> list[FieldError]:
+    """An Event lives in the namespace of what it is about; about something without one, in ``default``."""
+    about = document.get("involvedObject", {}).get("namespace", "")
+    namespace = document["metadata"].get("namespace", "")
+    mismatch = invalid_value("involvedObject.namespace", about, "does not match event.namespace")
+    if document.get("eventTime") is not None:
+        # The newer recorder is trusted with a namespace that it names.
+        return [mismatch] if not about and namespace not in ("default", "kube-system") else []
+    if not about:
+        return [mismatch] if namespace not in ("", "default") else []
+    return [mismatch] if about != namespace else []
+
+
+def _validate_v1(document: Document) -> list[FieldError]:
+    """A new Event of events.k8s.io/v1."""
+    errors = _validate(document)
+    errors += _texts(document)
+    errors += _series(document)
+    if document.get("eventTime") is None:
+        errors.append(required("eventTime"))
+    if document.get("type", "") not in _TYPES:
+        errors.append(invalid_value("type", "", f"has invalid value: {document.get('type', '')}"))
+    errors += [invalid_value(name, "", "needs to be unset") for name in _DEPRECATED if document.get(name)]
+    return errors
+
+
+def _validate_v1_update(new: Document, old: Document) -> list[FieldError]:
+    """Only the series and the metadata move."""
+    errors = [
+        invalid_value(_SAID.get(name, name), new.get(name), IMMUTABLE)
+        for name in _FIXED
+        if (new.get(name) or None) != (old.get(name) or None)
+    ]
+    if new.get("series") != old.get("series"):
+        errors += _series(new)
+    return errors
+
+
+def _texts(document: Document) -> list[FieldError]:
+    controller: str = document.get("reportingComponent", "")
+    errors = [] if controller else [required("reportingController")]
+    errors += [
+        invalid_value("reportingController", controller, problem) for problem in check_qualified_name(controller)
+    ]
+    for name in ("reportingInstance", "action", "reason"):
+        value: str = document.get(name, "")
+        if not value:
+            errors.append(required(name))
+        elif len(value.encode()) > TEXT_MAX:
+            errors.append(invalid_value(name, "", f"can have at most {TEXT_MAX} characters"))
+    if len(document.get("message", "").encode()) > NOTE_MAX:
+        errors.append(invalid_value("message", "", f"can have at most {NOTE_MAX} characters"))
+    return errors
+
+
+def _series(document: Document) -> list[FieldError]:
+    series: Document | None = document.get("series")
+    if series is None:
+        return []
+    errors = []
+    if series.get("count", 0) < SERIES_COUNT_MIN:
+        errors.append(invalid_value("series.count", "", f"should be at least {SERIES_COUNT_MIN}"))
+    if not series.get("lastObservedTime"):
+        errors.append(required("series.lastObservedTime"))
+    return errors
+
+
+def _cells(event: Document, now: float) -> tuple[Cell, ...]:
+    event = {name: event.get(name, event.get(other)) for name, other in _OTHER_NAMES.items()} | {
+        name: value for name, value in event.items() if name not in _OTHER_NAMES
+    }
+    first = since(text(event, "firstTimestamp") or text(event, "eventTime"), now)
+    last = since(text(event, "lastTimestamp"), now) if text(event, "lastTimestamp") else first
+    count = number(event, "count") or 1
+    series = mapping(event, "series")
+    if series:
+        last = since(text(series, "lastObservedTime"), now)
+        count = number(series, "count")
+    return (
+        last,
+        text(event, "type"),
+        text(event, "reason"),
+        _object(mapping(event, "involvedObject")),
+        text(event, "involvedObject", "fieldPath"),
+        _source(event),
+        text(event, "message").strip(),
+        first,
+        count,
+        name_of(event),
+    )
+
+
+def _object(reference: Document) -> str:
+    kind = text(reference, "kind").lower()
+    name = text(reference, "name")
+    return f"{kind}/{name}" if name else kind
+
+
+def _source(event: Document) -> str:
+    component = text(event, "source", "component") or text(event, "reportingComponent")
+    host = text(event, "source", "host") or text(event, "reportingInstance")
+    return f"{component}, {host}" if host else component
+
+
+_PRINTER: Final = Printer(
+    (
+        Column(name="Last Seen", description="Time since the event was last seen."),
+        Column(name="Type", description="Normal, or Warning."),
+        Column(name="Reason", description="Why, in one word for machines."),
+        Column(name="Object", description="The object that the event is about."),
+        Column(name="Subobject", priority=1, description="The part of the object that the event is about."),
+        Column(name="Source", priority=1, description="Who tells, and from where."),
+        Column(name="Message", description="What happened, for people."),
+        Column(name="First Seen", priority=1, description="Time since the event was first seen."),
+        Column(name="Count", priority=1, description="How often the event was seen."),
+        Column(name="Name", priority=1, format="name", description="Name of the event object."),
+    ),
+    _cells,
+)
+#: Events come and go by themselves, and no quota holds them
+EVENT: Final = kind.stored_as_sent(
+    resource=Events,
+    defaults=_default,
+    validate=_validate,
+    validate_update=kind.as_new(_validate),
+    warnings=kind.no_warnings,
+    quota=kind.UNCOUNTED,
+    granted=kind.edited(),
+    columns=_PRINTER,
+)
+#: a body has its defaults in the stored form, which is the other kind's
+EVENT_V1: Final = kind.stored_as_sent(
+    resource=EventsV1,
+    defaults=kind.no_defaults,
+    validate=_validate_v1,
+    validate_update=_validate_v1_update,
+    warnings=kind.no_warnings,
+    quota=kind.UNCOUNTED,
+    granted=kind.NOT_GRANTED,
+    columns=_PRINTER,
+)

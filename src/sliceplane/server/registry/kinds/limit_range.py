@@ -1,0 +1,125 @@
+"""LimitRange: what may be said about a type, and that minimum, defaults and maximum do not contradict each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.meta import Document
+from sliceplane.api.quantity import amount
+from sliceplane.api.scheme import LimitRanges
+from sliceplane.kit.names import check_qualified_name
+from sliceplane.server.documents.table.columns import PLAIN
+from sliceplane.server.registry.kinds import kind
+
+_LIMIT_MEMBERS = ("default", "defaultRequest", "max", "maxLimitRequestRatio", "min")
+TYPES: Final = ("Container", "PersistentVolumeClaim", "Pod")
+_COMPUTE: Final = frozenset(("cpu", "memory", "ephemeral-storage", "storage"))
+_HUGE_PAGES: Final = "hugepages-"
+_NO_DEFAULT: Final = "may not be specified when `type` is 'Pod'"
+_OVER_LIMIT: Final = "default request value {0} is greater than default limit value {1}"
+#: (member at fault, smaller, larger, what is said)
+_ORDER: Final = (
+    ("min", "min", "max", "min value {0} is greater than max value {1}"),
+    ("defaultRequest", "min", "defaultRequest", "min value {0} is greater than default request value {1}"),
+    ("defaultRequest", "defaultRequest", "max", "default request value {0} is greater than max value {1}"),
+    ("defaultRequest", "defaultRequest", "default", _OVER_LIMIT),
+    ("default", "min", "default", "min value {0} is greater than default value {1}"),
+    ("default", "default", "max", "default value {0} is greater than max value {1}"),
+)
+_MEMBERS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
+
+
+def _default(document: Document) -> None:
+    """Containers: what is not said about a default follows from the maximum, the default limit and the minimum."""
+    for item in document.setdefault("spec", {}).setdefault("limits", []):
+        for member in _LIMIT_MEMBERS:
+            if item.get(member):
+                item[member] = {name: str(item[member][name]) for name in sorted(item[member])}
+        if item.get("type") != "Container":
+            continue
+        limit = {**item.get("max", {}), **item.get("default", {})}
+        request = {**item.get("min", {}), **limit, **item.get("defaultRequest", {})}
+        for member, amounts in (("default", limit), ("defaultRequest", request)):
+            if amounts:
+                item[member] = dict(sorted(amounts.items()))
+
+
+def _validate(document: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for index, item in while_few(errors, enumerate(document.get("spec", {}).get("limits", ()))):
+        path = f"spec.limits[{index}]"
+        kind = item.get("type", "")
+        errors += _type(f"{path}.type", kind)
+        if kind in seen:
+            errors.append(duplicate(f"{path}.type", ""))
+        seen.add(kind)
+        errors += _item(path, kind, item)
+    return errors
+
+
+def _type(path: str, kind: str) -> list[FieldError]:
+    errors = [invalid_value(path, kind, problem) for problem in check_qualified_name(kind)]
+    if not errors and "/" not in kind and kind not in TYPES:
+        errors.append(invalid_value(path, kind, "must be a standard limit type or fully qualified"))
+    return errors
+
+
+def _item(path: str, kind: str, item: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    names: dict[str, None] = {}
+    for member in _MEMBERS:
+        if kind == "Pod" and member in ("default", "defaultRequest"):
+            if item.get(member):
+                errors.append(forbidden_field(f"{path}.{member}", _NO_DEFAULT))
+            continue
+        for name in while_few(errors, item.get(member, {})):
+            errors += _resource(f"{path}.{member}[{name}]", name)
+            names[name] = None
+    if kind == "PersistentVolumeClaim" and not any("storage" in item.get(member, {}) for member in ("min", "max")):
+        detail = "either minimum or maximum storage value is required, but neither was provided"
+        errors.append(required(f"{path}.limits", detail))
+    for name in while_few(errors, sorted(names)):
+        errors += _amounts(path, item, name)
+    return errors
+
+
+def _amounts(path: str, item: Document, name: str) -> list[FieldError]:
+    quantities = {member: item[member][name] for member in _MEMBERS if name in item.get(member, {})}
+    errors = [
+        invalid_value(f"{path}.{at}[{name}]", quantities[at], text.format(quantities[low], quantities[high]))
+        for at, low, high, text in _ORDER
+        if low in quantities and high in quantities and amount(quantities[low]) > amount(quantities[high])
+    ]
+    ratio = quantities.get("maxLimitRequestRatio")
+    if ratio is None:
+        return errors
+    where = f"{path}.maxLimitRequestRatio[{name}]"
+    if amount(ratio) < 1:
+        errors.append(invalid_value(where, ratio, f"ratio {ratio} is less than 1"))
+    low = amount(quantities.get("min", 0))
+    high = amount(quantities.get("max", 0))
+    if low > 0 and high > 0 and amount(ratio) > high / low:
+        detail = f"ratio {ratio} is greater than max/min = {float(high / low):f}"
+        errors.append(invalid_value(where, ratio, detail))
+    return errors
+
+
+def _resource(path: str, name: str) -> list[FieldError]:
+    errors = [invalid_value(path, name, problem) for problem in check_qualified_name(name)]
+    if not errors and "/" not in name and name not in _COMPUTE and not name.startswith(_HUGE_PAGES):
+        errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
+    return errors
+
+
+LIMIT_RANGE: Final = kind.stored_as_sent(
+    resource=LimitRanges,
+    defaults=_default,
+    validate=_validate,
+    validate_update=kind.as_new(_validate),
+    warnings=kind.no_warnings,
+    quota=kind.COUNTED,
+    granted=kind.NOT_GRANTED,
+    columns=PLAIN,
+)

@@ -1,0 +1,415 @@
+"""What Pods and the templates of workloads share: defaults, and the rules of a spec."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sliceplane.api.errors import (
+    FieldError,
+    forbidden_field,
+    invalid_value,
+    missing_value,
+    required,
+    too_long,
+    while_few,
+)
+from sliceplane.api.images import pull_policy
+from sliceplane.api.meta import Document
+from sliceplane.api.service_rules import PROTOCOL_DEFAULT
+from sliceplane.kit.names import check_dns_label, check_dns_search, check_dns_subdomain, check_qualified_name
+from sliceplane.server.registry.metadata import validate_labels, validate_maps
+from sliceplane.server.registry.validation.addresses import ip_problem
+from sliceplane.server.registry.validation.annotations import MIRROR, check_agreement, check_pod_annotations
+from sliceplane.server.registry.validation.containers import (
+    PodContext,
+    check_containers,
+    check_ephemeral_containers,
+    check_image,
+    check_init_containers,
+    check_ports_of_node,
+)
+from sliceplane.server.registry.validation.resources import (
+    AMOUNTS_MAX,
+    NO_CLAIMS,
+    check_claims_of_pod,
+    check_pod_resources,
+    check_resources,
+    claim_names,
+    count_amounts,
+    is_of_pods,
+    sum_of_containers,
+)
+from sliceplane.server.registry.validation.rules import check, named, one_of, part, parts, within
+from sliceplane.server.registry.validation.scheduling import (
+    check_affinity,
+    check_gates,
+    check_tolerations,
+    check_topology_spread,
+)
+from sliceplane.server.registry.validation.security import (
+    ID_MAX,
+    check_host_process,
+    check_host_users,
+    check_pod_security,
+    check_system,
+    containers_of,
+)
+from sliceplane.server.registry.validation.volumes import check_volumes
+
+_CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_FILE_MODE = 0o644
+_TOKEN_EXPIRATION_S = 3600
+RESTART_POLICIES = ("Always", "OnFailure", "Never")
+PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
+_NAMESERVERS_MAX: Final = 3
+_SEARCHES_MAX: Final = 32
+_SEARCH_BYTES_MAX: Final = 2048
+_HOST_NAME_BYTES_MAX: Final = 64
+
+
+def default_pod(spec: Document) -> None:
+    """Fills the defaults of a Pod that a template does not get."""
+    for member in _CONTAINER_LISTS[:2]:
+        for container in spec.get(member, ()):
+            resources = container.get("resources", {})
+            if resources.get("limits"):
+                # A limit without a request asks for as much as it allows.
+                resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
+            for port in container.get("ports", ()) if spec.get("hostNetwork") else ():
+                port["hostPort"] = port.get("hostPort") or port.get("containerPort", 0)
+    whole: Document = spec.get("resources", {})
+    if whole.get("limits") or whole.get("requests"):
+        _default_whole(whole, spec)
+    spec.setdefault("enableServiceLinks", True)
+    default_pod_spec(spec)
+    # As upstream: of a Pod, not of a template.
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+
+
+def _default_whole(whole: Document, spec: Document) -> None:
+    """Amounts of the Pod as a whole, from those of its containers (KEP-2837)."""
+    limits: Document = dict(whole.get("limits", {}))
+    requests: Document = dict(whole.get("requests", {}))
+    for name, limit in sum_of_containers(spec, "limits").items():
+        if name.startswith("hugepages-") and name not in requests:
+            limits.setdefault(name, limit)
+    if limits:
+        for name, request in sum_of_containers(spec, "requests").items():
+            if name in ("cpu", "memory"):
+                requests.setdefault(name, request)
+        for name, limit in limits.items():
+            if is_of_pods(name):
+                requests.setdefault(name, limit)
+    whole |= {member: amounts for member, amounts in (("limits", limits), ("requests", requests)) if amounts}
+
+
+def default_pod_spec(spec: Document) -> None:
+    _fill(
+        spec,
+        restartPolicy="Always",
+        dnsPolicy="ClusterFirst",
+        schedulerName="default-scheduler",
+    )
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("securityContext", {})
+    # ``serviceAccount`` is the old name of ``serviceAccountName``; both are shown.
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount")
+    if account:
+        spec["serviceAccountName"] = spec["serviceAccount"] = account
+    for member in _CONTAINER_LISTS:
+        for container in spec.get(member, ()):
+            _default_container(container)
+    for volume in spec.get("volumes", ()):
+        _default_volume(volume)
+
+
+def _fill(document: Document, **values: Any) -> None:
+    """Members that are missing or empty."""
+    for member, value in values.items():
+        document[member] = document.get(member) or value
+
+
+def _default_container(container: Document) -> None:
+    _fill(
+        container,
+        imagePullPolicy=pull_policy(container.get("image", "")),
+        terminationMessagePath="/dev/termination-log",
+        terminationMessagePolicy="File",
+    )
+    container.setdefault("resources", {})
+    for port in container.get("ports", ()):
+        _fill(port, protocol=PROTOCOL_DEFAULT)
+    for variable in container.get("env", ()):
+        source = variable.get("valueFrom", {})
+        _default_field(source)
+        if "fileKeyRef" in source:
+            source["fileKeyRef"].setdefault("optional", False)
+    for member in _PROBES:
+        if member in container:
+            _default_probe(container[member])
+    for hook in container.get("lifecycle", {}).values():
+        if type(hook) is dict:
+            _default_http(hook)
+
+
+def _default_field(source: Document) -> None:
+    if "fieldRef" in source:
+        _fill(source["fieldRef"], apiVersion="v1")
+    if "resourceFieldRef" in source:
+        source["resourceFieldRef"].setdefault("divisor", "0")
+
+
+def _default_probe(probe: Document) -> None:
+    _fill(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
+    _default_http(probe)
+    if "grpc" in probe:
+        probe["grpc"].setdefault("service", "")
+
+
+def _default_http(handler: Document) -> None:
+    if "httpGet" in handler:
+        _fill(handler["httpGet"], path="/", scheme="HTTP")
+
+
+def _default_volume(volume: Document) -> None:
+    if set(volume) <= {"name"}:
+        volume["emptyDir"] = {}
+    for member, values in _VOLUME_DEFAULTS.items():
+        if member in volume:
+            for name, value in values.items():
+                volume[member].setdefault(name, value)
+    for member, texts in _VOLUME_TEXTS.items():
+        if member in volume:
+            _fill(volume[member], **texts)
+    projections: list[Document] = volume.get("projected", {}).get("sources", [])
+    for source in projections:
+        if "serviceAccountToken" in source:
+            source["serviceAccountToken"].setdefault("expirationSeconds", _TOKEN_EXPIRATION_S)
+    for holder in (volume, *projections):
+        for item in holder.get("downwardAPI", {}).get("items", ()):
+            _default_field(item)
+    if "volumeClaimTemplate" in volume.get("ephemeral", {}):
+        default_claim(volume["ephemeral"]["volumeClaimTemplate"])
+    if "image" in volume:
+        _fill(volume["image"], pullPolicy=pull_policy(volume["image"].get("reference", "")))
+
+
+def default_claim(claim: Document) -> None:
+    """A PersistentVolumeClaim or a template of one."""
+    claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+
+#: members of volumes that are missing; and those that are missing or empty
+_VOLUME_DEFAULTS: Final[dict[str, Document]] = {
+    "hostPath": {"type": ""},
+    **{member: {"defaultMode": _FILE_MODE} for member in ("configMap", "secret", "downwardAPI", "projected")},
+    "azureDisk": {"cachingMode": "ReadWrite", "fsType": "ext4", "readOnly": False, "kind": "Shared"},
+}
+_VOLUME_TEXTS: Final[dict[str, Document]] = {
+    "iscsi": {"iscsiInterface": "default"},
+    "rbd": {"pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"},
+    "scaleIO": {"storageMode": "ThinProvisioned", "fsType": "xfs"},
+}
+
+
+def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -> list[FieldError]:
+    """*head*: the metadata of a Pod; ``None`` for a template, to which some rules do not apply yet."""
+    is_pod = head is not None
+    if count_amounts(spec) > AMOUNTS_MAX:
+        detail = f"must not have more than {AMOUNTS_MAX} amounts of resources in all containers together"
+        return [forbidden_field(f"{path}.containers", detail)]
+    volumes, errors = check_volumes(
+        f"{path}.volumes", spec.get("volumes", []), (head or {}).get("name") if is_pod else None
+    )
+    claims: list[Document] = spec.get("resourceClaims", [])
+    if claims and head is not None and MIRROR in head.get("annotations", {}):
+        errors.append(forbidden_field("[]", "static pods do not support resource claims"))
+    else:
+        errors += check_claims_of_pod(f"{path}.resourceClaims", claims)
+    pod = PodContext(
+        grace_s=spec.get("terminationGracePeriodSeconds", 0),
+        volumes=volumes,
+        claims=claim_names(claims) if claims else NO_CLAIMS,
+        host_users=spec.get("hostUsers", True),
+        restart_policy=spec.get("restartPolicy", ""),
+    )
+    containers, init, ephemeral = (
+        spec.get(member, []) for member in ("containers", "initContainers", "ephemeralContainers")
+    )
+    errors += check_containers(f"{path}.containers", containers, pod)
+    errors += check_init_containers(f"{path}.initContainers", init, containers, pod)
+    errors += check_ephemeral_containers(f"{path}.ephemeralContainers", ephemeral, [*containers, *init], pod)
+    if "resources" in spec:
+        errors += check_pod_resources(f"{path}.resources", spec, pod.claims)
+    if spec.get("hostNetwork"):
+        errors += check_ports_of_node(path, spec, is_pod=is_pod)
+    errors += check(path, spec, _ROWS)
+    return errors + (_of_pods(path, spec) if is_pod else [])
+
+
+def validate_template(template: Document, path: str) -> list[FieldError]:
+    head: Document = template.get("metadata", {})
+    annotations: dict[str, str] = head.get("annotations", {})
+    spec: Document = template.get("spec", {})
+    errors = validate_maps(head, path)
+    errors += check_pod_annotations(f"{path}.annotations", annotations, spec)
+    errors += validate_pod_spec(spec, f"{path}.spec")
+    errors += check_agreement(f"{path}.spec", annotations, spec)
+    if spec.get("ephemeralContainers"):
+        detail = "ephemeral containers not allowed in pod template"
+        errors.append(forbidden_field(f"{path}.spec.ephemeralContainers", detail))
+    return errors
+
+
+def validate_new_pod(document: Document) -> list[FieldError]:
+    head: Document = document["metadata"]
+    annotations: dict[str, str] = head.get("annotations", {})
+    spec: Document = document["spec"]
+    errors = check_pod_annotations("metadata.annotations", annotations, spec)
+    errors += validate_pod_spec(spec, "spec", head)
+    if spec.get("ephemeralContainers"):
+        errors.append(forbidden_field("spec.ephemeralContainers", "cannot be set on create"))
+    if spec.get("nodeName") and spec.get("schedulingGates"):
+        detail = "cannot be set until all schedulingGates have been cleared"
+        errors.append(forbidden_field("spec.nodeName", detail))
+    return errors + check_agreement("spec", annotations, spec)
+
+
+def _of_pods(path: str, spec: Document) -> list[FieldError]:
+    """The rules that templates do not have."""
+    errors: list[FieldError] = []
+    if not spec.get("serviceAccountName"):
+        for index, volume in enumerate(spec.get("volumes", ())):
+            for at, source in enumerate(volume.get("projected", {}).get("sources", ())):
+                if "serviceAccountToken" in source:
+                    where = f"{path}.volumes[{index}].projected.sources[{at}].serviceAccountToken"
+                    detail = "must not be specified when serviceAccountName is not set"
+                    errors.append(forbidden_field(where, detail))
+    for member in ("containers", "initContainers"):
+        for index, container in while_few(errors, enumerate(spec.get(member, ()))):
+            errors += check_image(f"{path}.{member}[{index}]", container)
+    return errors
+
+
+def _dns(path: str, spec: Document) -> list[FieldError]:
+    path = f"{path}.dnsConfig"
+    config: Document | None = spec.get("dnsConfig")
+    if spec.get("dnsPolicy") == "None":
+        if config is None:
+            return [required(path, "must provide `dnsConfig` when `dnsPolicy` is None")]
+        if not config.get("nameservers"):
+            detail = "must provide at least one DNS nameserver when `dnsPolicy` is None"
+            return [required(f"{path}.nameservers", detail)]
+    if config is None:
+        return []
+    errors: list[FieldError] = []
+    servers: list[str] = config.get("nameservers", [])
+    if len(servers) > _NAMESERVERS_MAX:
+        detail = f"must not have more than {_NAMESERVERS_MAX} nameservers"
+        errors.append(invalid_value(f"{path}.nameservers", servers, detail))
+    for index, server in while_few(errors, enumerate(servers)):
+        errors += _ip(f"{path}.nameservers[{index}]", server)
+    searches: list[str] = config.get("searches", [])
+    if len(searches) > _SEARCHES_MAX:
+        detail = f"must not have more than {_SEARCHES_MAX} search paths"
+        errors.append(invalid_value(f"{path}.searches", searches, detail))
+    if sum(len(search.encode()) + 1 for search in searches) - 1 > _SEARCH_BYTES_MAX:
+        detail = f"must not have more than {_SEARCH_BYTES_MAX} characters (including spaces) in the search list"
+        errors.append(invalid_value(f"{path}.searches", searches, detail))
+    for index, search in while_few(errors, enumerate(searches)):
+        name = search.removesuffix(".")
+        problems = () if search == "." else check_dns_search(name)
+        errors += [invalid_value(f"{path}.searches[{index}]", name, problem) for problem in problems]
+    for index, option in while_few(errors, enumerate(config.get("options", ()))):
+        if not option.get("name"):
+            errors.append(required(f"{path}.options[{index}]", "must not be empty"))
+    return errors
+
+
+def _host_alias(path: str, alias: Document) -> list[FieldError]:
+    errors = _ip(f"{path}.ip", alias.get("ip", ""))
+    for at, name in while_few(errors, enumerate(alias.get("hostnames", ()))):
+        errors += [invalid_value(f"{path}.hostnames[{at}]", name, problem) for problem in check_dns_subdomain(name)]
+    return errors
+
+
+def _ip(path: str, address: str) -> list[FieldError]:
+    problem = ip_problem(address)
+    return [invalid_value(path, address, problem)] if problem else []
+
+
+def _gate(path: str, gate: Document) -> list[FieldError]:
+    kind = gate.get("conditionType", "")
+    return [invalid_value(f"{path}.conditionType", kind, problem) for problem in check_qualified_name(kind)]
+
+
+def _host_name(path: str, spec: Document) -> list[FieldError]:
+    """``hostnameOverride`` (KEP-4762)."""
+    name = spec.get("hostnameOverride")
+    if name is None:
+        return []
+    where = f"{path}.hostnameOverride"
+    errors = [
+        forbidden_field(where, f"may not be specified when {member} is true")
+        for member in ("setHostnameAsFQDN", "hostNetwork")
+        if spec.get(member)
+    ]
+    if len(name.encode()) > _HOST_NAME_BYTES_MAX:
+        errors.append(too_long(where, _HOST_NAME_BYTES_MAX))
+    return errors + [invalid_value(where, name, problem) for problem in check_dns_subdomain(name)]
+
+
+def _overhead(path: str, amounts: Document) -> list[FieldError]:
+    return check_resources(path, {"limits": amounts}, NO_CLAIMS)
+
+
+def _files_of_variables(path: str, spec: Document) -> list[FieldError]:
+    """Volumes that variables are read from (KEP-3721)."""
+    errors: list[FieldError] = []
+    volumes = {volume.get("name", ""): volume for volume in spec.get("volumes", ())}
+    for where, container in while_few(errors, containers_of(path, spec)):
+        for index, variable in while_few(errors, enumerate(container.get("env", ()))):
+            reference = variable.get("valueFrom", {}).get("fileKeyRef")
+            if reference is None:
+                continue
+            name = reference.get("volumeName", "")
+            at = f"{where}.env[{index}].valueFrom.fileKeyRef.volumeName"
+            if name not in volumes:
+                errors.append(missing_value(at, name))
+            elif "emptyDir" not in volumes[name]:
+                errors.append(invalid_value(at, name, "referenced volume must be of type emptyDir"))
+    return errors
+
+
+_ROWS: Final = (
+    one_of("restartPolicy", *RESTART_POLICIES),
+    one_of("dnsPolicy", "ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
+    part("nodeSelector", lambda path, labels: validate_labels(labels, path)),
+    check_pod_security,
+    part("affinity", check_affinity),
+    _dns,
+    parts("readinessGates", _gate),
+    part("schedulingGates", check_gates),
+    part("topologySpreadConstraints", check_topology_spread),
+    check_host_process,
+    check_host_users,
+    _host_name,
+    named("serviceAccountName", check_dns_subdomain),
+    named("nodeName", check_dns_subdomain),
+    within("activeDeadlineSeconds", 1, ID_MAX),
+    named("hostname", check_dns_label),
+    named("subdomain", check_dns_label),
+    part("tolerations", check_tolerations),
+    parts("hostAliases", _host_alias),
+    named("priorityClassName", check_dns_subdomain),
+    part(
+        "runtimeClassName",
+        lambda path, name: [invalid_value(path, name, problem) for problem in check_dns_subdomain(name)],
+    ),
+    one_of("preemptionPolicy", *PREEMPTION_POLICIES),
+    part("overhead", _overhead),
+    check_system,
+    _files_of_variables,
+)

@@ -1,0 +1,110 @@
+"""Secret: keys, size, the keys that a type promises, and what may never change."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Final
+
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long, while_few
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Secrets
+from sliceplane.server.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of, text
+from sliceplane.server.registry.kinds import kind
+from sliceplane.server.registry.kinds.config_map import validate_key
+from sliceplane.server.registry.metadata import IMMUTABLE
+
+DATA_MAX_BYTES: Final = 1024 * 1024
+TOKEN_TYPE: Final = "kubernetes.io/service-account-token"
+ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
+#: the keys that must be there and not empty
+_KEYS: Final = {"kubernetes.io/ssh-auth": ("ssh-privatekey",), "kubernetes.io/tls": ("tls.crt", "tls.key")}
+_JSON_KEYS: Final = {"kubernetes.io/dockercfg": ".dockercfg", "kubernetes.io/dockerconfigjson": ".dockerconfigjson"}
+#: present is enough for TLS, which may wait for its certificate
+_MAY_BE_EMPTY: Final = frozenset({"kubernetes.io/tls"})
+
+
+def _validate(document: Document) -> list[FieldError]:
+    data: dict[str, str] = document.get("data", {})
+    errors: list[FieldError] = []
+    size = 0
+    for key, value in while_few(errors, data.items()):
+        errors += validate_key(f"data[{key}]", key)
+        size += len(value) * 3 // 4
+    if size > DATA_MAX_BYTES:
+        errors.append(too_long("data", DATA_MAX_BYTES))
+    kind = document.get("type", "")
+    if kind == TOKEN_TYPE and not document["metadata"].get("annotations", {}).get(ACCOUNT_ANNOTATION):
+        errors.append(required(f"metadata.annotations[{ACCOUNT_ANNOTATION}]"))
+    elif kind == "kubernetes.io/basic-auth" and not ("username" in data or "password" in data):
+        errors += [required("data[username]"), required("data[password]")]
+    elif kind in _JSON_KEYS:
+        errors += _json(_JSON_KEYS[kind], data)
+    for key in _KEYS.get(kind, ()):
+        if not data.get(key) and not (key in data and kind in _MAY_BE_EMPTY):
+            errors.append(required(f"data[{key}]"))
+    return errors
+
+
+def _validate_update(new: Document, old: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if new.get("type") != old.get("type"):
+        errors.append(invalid_value("type", new.get("type"), IMMUTABLE))
+    if old.get("immutable"):
+        detail = "field is immutable when `immutable` is set"
+        if not new.get("immutable"):
+            errors.append(forbidden_field("immutable", detail))
+        if new.get("data", {}) != old.get("data", {}):
+            errors.append(forbidden_field("data", detail))
+    return errors + _validate(new)
+
+
+def _json(key: str, data: dict[str, str]) -> list[FieldError]:
+    """Registry credentials must be JSON; what they are is not shown."""
+    if key not in data:
+        return [required(f"data[{key}]")]
+    try:
+        json.loads(base64.b64decode(data[key]))
+    except (ValueError, binascii.Error, RecursionError) as error:
+        return [invalid_value(f"data[{key}]", "<secret contents redacted>", _reason(error))]
+    return []
+
+
+def _reason(error: Exception) -> str:
+    return error.msg if isinstance(error, json.JSONDecodeError) else "not JSON in UTF-8"
+
+
+def _default(document: Document) -> None:
+    """``stringData`` is another way to write ``data``, and is never read back."""
+    plain = document.pop("stringData", None)
+    if plain:
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
+        document["data"] = dict(sorted({**document.get("data", {}), **encoded}.items()))
+    if not document.get("data"):
+        document.pop("data", None)
+    document["type"] = document.get("type") or "Opaque"
+
+
+def _cells(secret: Document, now: float) -> tuple[Cell, ...]:
+    return name_of(secret), text(secret, "type"), len(mapping(secret, "data")), age(secret, now)
+
+
+SECRET: Final = kind.stored_as_sent(
+    resource=Secrets,
+    defaults=_default,
+    validate=_validate,
+    validate_update=_validate_update,
+    warnings=kind.no_warnings,
+    quota=kind.counted_as(Secrets.plural),
+    granted=kind.EDITED_UNSEEN,
+    columns=Printer(
+        (
+            NAME,
+            Column(name="Type", description="What the data is for."),
+            Column(name="Data", description="How many entries there are."),
+            AGE,
+        ),
+        _cells,
+    ),
+)

@@ -1,0 +1,258 @@
+"""Service: what it is given, what may be said of it, and what becomes of both when its type changes.
+
+The rules of one version of a Service are in ``server.registry.validation.services`` (``load_balancers`` for what only those
+have), those of a change in ``server.registry.admission.service_update``.  Addresses and node ports come from
+``server.registry.admission.services``; what an update keeps of them is in ``server.registry.admission.service_update``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from sliceplane.api import gates as names
+from sliceplane.api.core import Service
+from sliceplane.api.errors import FieldError, forbidden, not_supported
+from sliceplane.api.gates import Gates
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.scheme import Services
+from sliceplane.api.service_rules import (
+    AFFINITY_TIMEOUT_DEFAULT_S,
+    CLUSTER_IP_TYPES,
+    EXTERNAL_TYPES,
+    PROTOCOL_DEFAULT,
+    is_externally_accessible,
+)
+from sliceplane.kit.names import is_domain_qualified
+from sliceplane.server.documents.table.columns import (
+    AGE,
+    NAME,
+    NONE,
+    UNKNOWN,
+    Cell,
+    Column,
+    Printer,
+    age,
+    labels_text,
+    mapping,
+    name_of,
+    number,
+    objects,
+    text,
+    texts,
+)
+from sliceplane.server.registry.admission.service_update import carry_over, validate_service_update
+from sliceplane.server.registry.config import DENY_SERVICE_EXTERNAL_IPS
+from sliceplane.server.registry.kinds import kind
+from sliceplane.server.registry.types import Target
+from sliceplane.server.registry.validation.addresses import range_spelling, spelling
+from sliceplane.server.registry.validation.load_balancers import validate_service_status
+from sliceplane.server.registry.validation.services import (
+    ANNOTATION_TOPOLOGY_HINTS,
+    ANNOTATION_TOPOLOGY_MODE,
+    is_headless,
+    validate_service,
+)
+
+if TYPE_CHECKING:
+    from sliceplane.server.registry.core import Core
+
+_DISTRIBUTION: Final = "spec.trafficDistribution"
+#: without PreferSameTrafficDistribution
+_DISTRIBUTIONS: Final = ("PreferClose",)
+
+
+def _default(document: Document) -> None:
+    spec = document.setdefault("spec", {})
+    spec["type"] = spec.get("type") or "ClusterIP"
+    if not spec.get("selector"):
+        # An empty one selects nothing and does not survive protobuf: there is one spelling of "none".
+        spec.pop("selector", None)
+    spec["sessionAffinity"] = spec.get("sessionAffinity") or "None"
+    if spec["sessionAffinity"] == "None":
+        spec.pop("sessionAffinityConfig", None)
+    elif spec["sessionAffinity"] == "ClientIP":
+        config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
+        config.setdefault("timeoutSeconds", AFFINITY_TIMEOUT_DEFAULT_S)
+    for port in spec.get("ports", ()):
+        port["protocol"] = port.get("protocol") or PROTOCOL_DEFAULT
+        if port.get("targetPort") in (None, 0, ""):
+            port["targetPort"] = port.get("port", 0)
+    if is_externally_accessible(spec["type"], spec.get("externalIPs")):
+        spec["externalTrafficPolicy"] = spec.get("externalTrafficPolicy") or "Cluster"
+    if spec["type"] in CLUSTER_IP_TYPES:
+        spec["internalTrafficPolicy"] = spec.get("internalTrafficPolicy") or "Cluster"
+    if spec["type"] == "LoadBalancer":
+        spec.setdefault("allocateLoadBalancerNodePorts", True)
+        for ingress in document.get("status", {}).get("loadBalancer", {}).get("ingress", ()):
+            if ingress.get("ip"):
+                ingress["ipMode"] = ingress.get("ipMode") or "VIP"
+
+
+def _prepare_create(core: Core, _target: Target, new: Document) -> None:
+    _drop_gated(core.config.gates, new, None)
+    if new["spec"].get("clusterIP"):
+        # Addresses are given as one or as a list; the list counts, and must agree (validation).
+        new["spec"].setdefault("clusterIPs", [new["spec"]["clusterIP"]])
+
+
+def _prepare_update(core: Core, _target: Target, new: Document, old: Document) -> None:
+    _drop_gated(core.config.gates, new, old)
+    carry_over(new["spec"], old["spec"])
+
+
+def _drop_gated(gates: Gates, new: Document, old: Document | None) -> None:
+    """In place.  *old* is ``None`` for a new Service."""
+    used = old is not None and "trafficDistribution" in old.get("spec", {})
+    if not used and not gates.enabled(names.SERVICE_TRAFFIC_DISTRIBUTION):
+        new.get("spec", {}).pop("trafficDistribution", None)
+
+
+def _narrow(gates: Gates, errors: list[FieldError], new: Document, old: Document | None) -> list[FieldError]:
+    """A value that was there before may stay."""
+    if gates.enabled(names.PREFER_SAME_TRAFFIC_DISTRIBUTION):
+        return errors
+    value = new.get("spec", {}).get("trafficDistribution")
+    if value is None or value in _DISTRIBUTIONS or is_domain_qualified(value):
+        return errors
+    if old is not None and value == old.get("spec", {}).get("trafficDistribution"):
+        return errors
+    others = [error for error in errors if error.field != _DISTRIBUTION]
+    return [*others, not_supported(_DISTRIBUTION, value, _DISTRIBUTIONS)]
+
+
+def _admit(core: Core, new: Document, old: Document | None) -> None:
+    """``DenyServiceExternalIPs``, where an operator switched it on: node proxies see to it that an external IP takes
+    nothing that is another's, but who may ask for an address outside the cluster is for an operator to say
+    (CVE-2020-8554, KEP-2200)."""
+    if DENY_SERVICE_EXTERNAL_IPS not in core.config.admission_plugins:
+        return
+    kept = set((old or {}).get("spec", {}).get("externalIPs") or ())
+    if not kept.issuperset(new["spec"].get("externalIPs") or ()):
+        name = new["metadata"].get("name", "")
+        raise forbidden(Services.plural, Services.group, name, "Use of external IPs is denied by admission control")
+
+
+def _allocate(core: Core, new: Document, old: Document | None, *, dry_run: bool) -> None:
+    core.services.admit(new, old, dry_run=dry_run)
+
+
+def _claim(core: Core, document: Document, now: float) -> None:
+    core.claim_addresses(document, now)
+
+
+def _usage(service: Object) -> dict[str, int]:
+    assert isinstance(service, Service)
+    used = {Services.plural: 1}
+    ports = sum(1 for port in service.spec.ports or () if port.node_port)
+    if ports and service.spec.type in EXTERNAL_TYPES:
+        used[NODE_PORTS] = ports
+    if service.spec.type == "LoadBalancer":
+        used[LOAD_BALANCERS] = 1
+    return used
+
+
+def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
+    """Yields upstream's warnings in its order (``pkg/api/service/warnings.go``)."""
+    spec: Document = document["spec"]
+    headless = spec.get("type") == "ClusterIP" and is_headless(spec)
+    if ANNOTATION_TOPOLOGY_HINTS in document["metadata"].get("annotations", {}):
+        yield f"annotation {ANNOTATION_TOPOLOGY_HINTS} is deprecated, please use {ANNOTATION_TOPOLOGY_MODE} instead"
+    yield from _spellings(spec, "clusterIPs")
+    if headless:
+        for member in ("loadBalancerIP", "externalIPs"):
+            if spec.get(member):
+                yield f"spec.{member} is ignored for headless services"
+        if spec.get("sessionAffinity", "None") != "None":
+            yield "spec.SessionAffinity is ignored for headless services"
+    yield from _spellings(spec, "externalIPs")
+    if spec.get("externalIPs") and not headless and spec.get("type") != "ExternalName":
+        yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
+    if spec.get("loadBalancerIP") and spelling(spec["loadBalancerIP"]):
+        yield f"spec.loadBalancerIP: {spelling(spec['loadBalancerIP'])}"
+    for index, cidr in enumerate(spec.get("loadBalancerSourceRanges", ())):
+        problem = range_spelling(cidr.strip())
+        if problem:
+            yield f"spec.loadBalancerSourceRanges[{index}]: {problem}"
+    if spec.get("type") == "ExternalName":
+        if spec.get("externalIPs"):
+            yield 'spec.externalIPs is ignored when spec.type is "ExternalName"'
+    elif spec.get("externalName"):
+        yield 'spec.externalName is ignored when spec.type is not "ExternalName"'
+    if spec.get("trafficDistribution") == "PreferClose":
+        yield 'spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"'
+
+
+def _spellings(spec: Document, member: str) -> Iterator[str]:
+    """Yields a warning for each address of *member* that is not written in its canonical form."""
+    for index, address in enumerate(spec.get(member, ())):
+        problem = "" if address == "None" else spelling(address)
+        if problem:
+            yield f"spec.{member}[{index}]: {problem}"
+
+
+def _cells(service: Document, now: float) -> tuple[Cell, ...]:
+    cluster_ips = texts(service, "spec", "clusterIPs")
+    return (
+        name_of(service),
+        text(service, "spec", "type"),
+        (cluster_ips[0] if cluster_ips else text(service, "spec", "clusterIP")) or NONE,
+        _external_ip(service),
+        ",".join(map(_port, objects(service, "spec", "ports"))) or NONE,
+        age(service, now),
+        labels_text(mapping(service, "spec", "selector")),
+    )
+
+
+def _external_ip(service: Document) -> str:
+    external_ips = texts(service, "spec", "externalIPs")
+    match text(service, "spec", "type"):
+        case "ClusterIP" | "NodePort" | "":
+            return ",".join(external_ips) or NONE
+        case "LoadBalancer":
+            ingress = objects(service, "status", "loadBalancer", "ingress")
+            balancers = {text(item, "ip") or text(item, "hostname") for item in ingress} - {""}
+            return ",".join([*sorted(balancers), *external_ips]) or "<pending>"
+        case "ExternalName":
+            return text(service, "spec", "externalName") or NONE
+        case _:
+            return UNKNOWN
+
+
+def _port(port: Document) -> str:
+    node_port = number(port, "nodePort")
+    numbers = f"{number(port, 'port')}:{node_port}" if node_port else f"{number(port, 'port')}"
+    return f"{numbers}/{text(port, 'protocol')}"
+
+
+NODE_PORTS: Final = "services.nodeports"
+LOAD_BALANCERS: Final = "services.loadbalancers"
+
+
+SERVICE: Final = kind.Kind(
+    resource=Services,
+    defaults=_default,
+    prepare_create=_prepare_create,
+    prepare_update=_prepare_update,
+    validate=validate_service,
+    validate_update=validate_service_update,
+    warnings=_warnings,
+    status=kind.beside_spec(lambda _document: {"loadBalancer": {}}, validate_service_status),
+    parts=kind.NO_PARTS,
+    admission=kind.Admission(narrow=_narrow, admit=_admit, allocate=_allocate, claim=_claim),
+    deletion=kind.AT_ONCE,
+    quota=kind.counted(Services.plural, NODE_PORTS, LOAD_BALANCERS, usage=_usage, rises=True),
+    granted=kind.edited("status"),
+    columns=Printer(
+        (
+            NAME,
+            Column(name="Type", description="How the service is exposed."),
+            Column(name="Cluster-IP", description="First virtual address of the service inside the cluster."),
+            Column(name="External-IP", description="Addresses under which the service is reached from outside."),
+            Column(name="Port(s)", description="Ports of the service, with node ports where there are any."),
+            AGE,
+            Column(name="Selector", priority=1, description="Labels that select the service's pods."),
+        ),
+        _cells,
+    ),
+)

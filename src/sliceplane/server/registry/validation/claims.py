@@ -1,0 +1,91 @@
+"""Rules of the spec of a PersistentVolumeClaim, also where it is a template (ephemeral volumes, StatefulSets).
+
+The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
+from sliceplane.api.meta import Document
+from sliceplane.api.quantity import exact
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain
+from sliceplane.server.registry.metadata import check_label_selector, validate_maps
+from sliceplane.server.registry.validation.resources import text_of
+from sliceplane.server.registry.validation.rules import check, named, needs, one_of
+
+ACCESS_MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+_CLAIM: Final = "PersistentVolumeClaim"
+#: members of ``metadata`` that a template may not have, in the order of Go's struct
+_NOT_OF_TEMPLATES: Final = (
+    *("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds", "ownerReferences", "finalizers", "managedFields"),
+)
+
+
+def check_claim_template(path: str, template: Document) -> list[FieldError]:
+    """``volumeClaimTemplate`` of an ephemeral volume."""
+    head: Document = template.get("metadata", {})
+    where = f"{path}.metadata"
+    errors = validate_maps({"annotations": head.get("annotations", {})}, where)
+    errors += validate_maps({"labels": head.get("labels", {})}, where)
+    errors += [
+        # As Go spells the field: ``UID`` becomes ``uID``.
+        forbidden_field(f"{where}.{'uID' if member == 'uid' else member}", "cannot be set")
+        for member in _NOT_OF_TEMPLATES
+        if head.get(member)
+    ]
+    return errors + check_claim_spec(f"{path}.spec", template.get("spec", {}))
+
+
+def check_claim_spec(path: str, spec: Document) -> list[FieldError]:
+    modes: list[str] = spec.get("accessModes", [])
+    errors = needs("accessModes", detail="at least 1 access mode is required")(path, spec)
+    errors += check_label_selector(f"{path}.selector", spec.get("selector"))
+    for mode in while_few(errors, modes):
+        if mode not in ACCESS_MODES:
+            errors.append(not_supported(f"{path}.accessModes", mode, ACCESS_MODES))
+    if "ReadWriteOncePod" in modes and any(mode in ACCESS_MODES[:-1] for mode in modes):
+        detail = "may not use ReadWriteOncePod with other access modes"
+        errors.append(forbidden_field(f"{path}.accessModes", detail))
+    where = f"{path}.resources[storage]"
+    size = spec.get("resources", {}).get("requests", {}).get("storage")
+    if size is None:
+        errors.append(required(where))
+    elif exact(size) <= 0:
+        errors.append(invalid_value(where, text_of(size), "must be greater than zero"))
+    errors += check(
+        path, spec, (named("storageClassName", check_dns_subdomain), one_of("volumeMode", "Block", "Filesystem"))
+    )
+    return errors + _sources(path, spec) + named("volumeAttributesClassName", check_dns_subdomain)(path, spec)
+
+
+def _sources(path: str, spec: Document) -> list[FieldError]:
+    """From which volume or snapshot the data comes."""
+    source = spec.get("dataSource")
+    reference = spec.get("dataSourceRef")
+    errors: list[FieldError] = []
+    # As upstream: a group that is given is not checked where there is an older object to compare with.
+    if source is not None:
+        errors += _reference(f"{path}.dataSource", source)
+    if reference is not None:
+        errors += _reference(f"{path}.dataSourceRef", reference)
+        errors += named("namespace", check_dns_label)(f"{path}.dataSourceRef", reference)
+    if source is None or reference is None:
+        return errors
+    detail = ""
+    if reference.get("namespace"):
+        detail = "may not be specified when dataSourceRef.namespace is specified"
+    elif any(source.get(member) != reference.get(member) for member in ("apiGroup", "kind", "name")):
+        detail = "must match dataSourceRef"
+    return [*errors, invalid_value(path, {}, detail)] if detail else errors
+
+
+def _reference(path: str, reference: Document) -> list[FieldError]:
+    errors = needs("name", "kind")(path, reference)
+    kind = reference.get("kind", "")
+    if not reference.get("apiGroup") and kind != _CLAIM:
+        detail = f"must be '{_CLAIM}' when referencing the default apiGroup"
+        errors.append(invalid_value(path, kind, detail))
+    return errors + named("apiGroup", check_dns_subdomain)(path, reference)

@@ -1,0 +1,308 @@
+"""Rules of what a Pod and its containers ask for: amounts, devices (resource claims), how they are resized.
+
+The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go).  Where Go
+ranges over a map, names are taken in alphabetical order here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from sliceplane.api.errors import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    missing_value,
+    not_supported,
+    required,
+    while_few,
+)
+from sliceplane.api.meta import Document
+from sliceplane.api.quantity import exact, quantity_of
+from sliceplane.kit.containers import remembered
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
+from sliceplane.server.registry import pod_amounts
+from sliceplane.server.registry.metadata import in_go
+from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, named
+from sliceplane.server.registry.validation.security import containers_of
+
+#: Characters of the names of a Pod's claims that one message lists; upstream has no bound.
+CLAIMS_SHOWN_MAX: Final = 4096
+#: limits and requests of all containers of a Pod together: schedulers and quotas add them up with each change of a Pod.
+#: Upstream's bound is the size of an object in etcd.
+AMOUNTS_MAX: Final = 4096
+_OF_CONTAINERS: Final = ("cpu", "memory", "ephemeral-storage")
+_OF_PODS: Final = ("cpu", "hugepages-", "memory")
+_COUNTED: Final = (
+    *("pods", "resourcequotas", "services", "replicationcontrollers", "secrets", "configmaps"),
+    *("persistentvolumeclaims", "services.nodeports", "services.loadbalancers"),
+)
+#: names that the system knows, some of them in quotas alone
+_STANDARD: Final = frozenset(
+    (
+        *(prefix + name for prefix in ("", "requests.", "limits.") for name in _OF_CONTAINERS),
+        *("storage", "requests.storage"),
+        *_COUNTED,
+    )
+)
+_HUGE: Final = "hugepages-"
+_DEFAULT_DOMAIN: Final = "kubernetes.io/"
+_NAME_MAX: Final = 253
+_CLAIMED: Final = "must be one of the names in pod.spec.resourceClaims"
+_RESIZED: Final = ("cpu", "memory")
+_RESIZE_POLICIES: Final = ("NotRequired", "RestartContainer")
+
+
+def count_amounts(spec: Document) -> int:
+    """Limits and requests of a Pod and its containers."""
+    return sum(
+        len(amounts)
+        for resources in (spec.get("resources", {}), *(one.get("resources", {}) for _, one in containers_of("", spec)))
+        for amounts in (resources.get("limits", ()), resources.get("requests", ()))
+    )
+
+
+class ClaimNames(msgspec.Struct, frozen=True):
+    """Names of a Pod's resource claims, and how a message lists them: sorted once, not for each complaint."""
+
+    names: frozenset[str] = frozenset()
+    listed: str = " which is empty"
+
+
+NO_CLAIMS: Final = ClaimNames()
+
+
+def claim_names(claims: list[Document]) -> ClaimNames:
+    names = frozenset(claim["name"] for claim in claims if claim.get("name"))
+    return ClaimNames(names, f": {', '.join(sorted(names))}"[:CLAIMS_SHOWN_MAX]) if names else NO_CLAIMS
+
+
+def check_claims_of_pod(path: str, claims: list[Document]) -> list[FieldError]:
+    """``resourceClaims`` of a Pod."""
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for index, claim in while_few(errors, enumerate(claims)):
+        where = f"{path}[{index}]"
+        name = claim.get("name", "")
+        if name in seen:
+            errors.append(duplicate(f"{where}.name", name))
+        else:
+            errors += named("name", check_dns_label, must=True)(where, claim)
+            seen.update(filter(None, [name]))
+        given = [member for member in ("resourceClaimName", "resourceClaimTemplateName") if member in claim]
+        if len(given) != 1:
+            detail = (
+                "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+                if given
+                else "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+            )
+            shown = in_go(claim, "name", "resourceClaimName", "resourceClaimTemplateName", name="")
+            errors.append(invalid_value(where, shown, detail))
+        for member in given:
+            value = claim[member]
+            errors += [invalid_value(f"{where}.{member}", value, problem) for problem in check_dns_subdomain(value)]
+    return errors
+
+
+def check_resources(path: str, resources: Document, claims: ClaimNames) -> list[FieldError]:
+    """The resources of a container."""
+    return _check_resources(path, resources, claims, _container_name)
+
+
+def _check_resources(
+    path: str, resources: Document, claims: ClaimNames, check_name: Callable[[str, str], list[FieldError]]
+) -> list[FieldError]:
+    errors: list[FieldError] = []
+    limits: Document = resources.get("limits", {})
+    requests: Document = resources.get("requests", {})
+    for name in while_few(errors, sorted(limits)):
+        errors += check_name(f"{path}.limits[{name}]", name)
+        errors += check_amount(f"{path}.limits[{name}]", name, limits[name])
+        errors += _pages(f"{path}.limits[{name}]", name, limits[name])
+    for name in while_few(errors, sorted(requests)):
+        errors += check_name(f"{path}.requests[{name}]", name)
+        errors += check_amount(f"{path}.requests[{name}]", name, requests[name])
+        errors += _within_limit(path, name, requests[name], limits.get(name))
+        errors += _pages(f"{path}.requests[{name}]", name, requests[name])
+    names = limits.keys() | requests.keys()
+    if any(map(_is_huge, names)) and not names & {"cpu", "memory"}:
+        errors.append(forbidden_field(path, "HugePages require cpu or memory"))
+    return errors + _claims(f"{path}.claims", resources.get("claims", []), claims)
+
+
+def check_amount(path: str, name: str, quantity: Any) -> list[FieldError]:
+    number = exact(quantity)
+    errors = [invalid_value(path, text_of(quantity), NOT_NEGATIVE)] if number < 0 else []
+    # As upstream: what is finer than a thousandth is rounded up.
+    if number.denominator != 1 and (number * 1000).__ceil__() % 1000 and (name in _COUNTED or is_extended(name)):
+        errors.append(invalid_value(path, text_of(quantity), "must be an integer"))
+    return errors
+
+
+def _pages(path: str, name: str, quantity: Any) -> list[FieldError]:
+    if not _is_huge(name):
+        return []
+    size = name.removeprefix(_HUGE)
+    page = exact(size) if re.fullmatch(r"\+?[0-9.]*[0-9][0-9.]*[KMGTPE]i|\+?[0-9]+[kMGTPE]?", size) else 0
+    if page > 0 and page.denominator == 1 and not exact(quantity).__ceil__() % page:
+        return []
+    detail = f"{text_of(quantity)} is not positive integer multiple of {name}"
+    return [invalid_value(path, text_of(quantity), detail)]
+
+
+def _resource_name(path: str, name: str) -> list[FieldError]:
+    errors = [invalid_value(path, name, problem) for problem in check_qualified_name(name)]
+    known = "/" in name or name in _STANDARD or name.startswith((_HUGE, f"requests.{_HUGE}"))
+    if not errors and not known:
+        errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
+    return errors
+
+
+def _container_name(path: str, name: str) -> list[FieldError]:
+    if name in _OF_CONTAINERS:
+        return []
+    errors = _resource_name(path, name)
+    if "/" not in name and not _is_huge(name):
+        errors.append(invalid_value(path, name, "must be a standard resource for containers"))
+    elif not _is_native(name) and not is_extended(name):
+        errors.append(invalid_value(path, name, "doesn't follow extended resource name standard"))
+    return errors
+
+
+def _pod_name(path: str, name: str) -> list[FieldError]:
+    errors = _resource_name(path, name)
+    return errors if errors or is_of_pods(name) else [not_supported(path, name, _OF_PODS)]
+
+
+def is_of_pods(name: str) -> bool:
+    """Returns True if a Pod as a whole can have an amount of it."""
+    return name in _RESIZED or _is_huge(name)
+
+
+def _is_huge(name: str) -> bool:
+    return name.startswith(_HUGE)
+
+
+def _is_native(name: str) -> bool:
+    return "/" not in name or _DEFAULT_DOMAIN in name
+
+
+@remembered(4096)
+def is_extended(name: str) -> bool:
+    return not _is_native(name) and not name.startswith("requests.") and not check_qualified_name(f"requests.{name}")
+
+
+def _within_limit(path: str, name: str, request: Any, limit: Any) -> list[FieldError]:
+    overcommits = _is_native(name) and not _is_huge(name)
+    if limit is None:
+        detail = "Limit must be set for non overcommitable resources"
+        return [] if overcommits else [required(f"{path}.limits", detail)]
+    if request == limit or exact(request) == exact(limit):
+        return []
+    if overcommits and exact(request) < exact(limit):
+        return []
+    relation = "less than or equal to" if overcommits else "equal to"
+    return [invalid_value(f"{path}.requests", text_of(request), f"must be {relation} {name} limit of {text_of(limit)}")]
+
+
+def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    #: how many requests of a claim were named, each for itself
+    requests: dict[str, int] = {}
+    for index, claim in while_few(errors, enumerate(claims)):
+        where = f"{path}[{index}]"
+        name = claim.get("name", "")
+        request = claim.get("request", "")
+        if not name:
+            errors.append(required(where))
+            continue
+        key = f"{name}/{request}" if request else name
+        if name in seen:
+            errors.append(duplicate(where, name))
+        else:
+            errors += named("request", check_dns_label)(where, claim)
+            if key in seen:
+                errors.append(duplicate(where, key))
+            elif request:
+                requests[name] = requests.get(name, 0) + 1
+            else:
+                errors += [duplicate(where, name)] * min(requests.get(name, 0), _DUPLICATES_TOLD_MAX)
+            seen.add(key)
+        if name not in of_pod.names:
+            errors.append(missing_value(where, name, f"{_CLAIMED}{of_pod.listed}"))
+    return errors
+
+
+#: a claim as a whole after so many of its requests is so many mistakes
+_DUPLICATES_TOLD_MAX: Final = 1000
+
+
+def check_resize(path: str, policies: list[Document], restart_policy: str) -> list[FieldError]:
+    """As upstream: the list is named, not its entry."""
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for index, policy in while_few(errors, enumerate(policies)):
+        name = policy.get("resourceName", "")
+        restart = policy.get("restartPolicy", "")
+        errors += [duplicate(f"{path}[{index}]", name)] if name in seen else []
+        seen.add(name)
+        for value, supported in ((name, _RESIZED), (restart, _RESIZE_POLICIES)):
+            if not value:
+                errors.append(required(path))
+            elif value not in supported:
+                errors.append(not_supported(path, value, supported))
+        if restart_policy == "Never" and restart != "NotRequired":
+            detail = "must be 'NotRequired' when pod `restartPolicy` is 'Never'"
+            errors.append(invalid_value(path, restart, detail))
+    return errors
+
+
+def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> list[FieldError]:
+    """``resources`` of a Pod as a whole (KEP-2837)."""
+    resources: Document = spec["resources"]
+    if spec.get("os", {}).get("name") == "windows":
+        return [forbidden_field(path, "may not be set for a windows pod")]
+    errors: list[FieldError] = []
+    if "claims" in resources:
+        errors.append(forbidden_field(f"{path}.claims", "claims may not be set for Resources at pod-level"))
+    errors += _check_resources(path, resources, claims, _pod_name)
+    for member, is_compared in (("requests", lambda _name: True), ("limits", _is_huge)):
+        whole = resources.get(member, {})
+        together = sum_of_containers(spec, member)
+        for name in while_few(errors, sorted(together.keys() & whole.keys())):
+            if is_compared(name) and exact(together[name]) > exact(whole[name]):
+                detail = f"must be greater than or equal to aggregate container {member} of {together[name]}"
+                errors.append(invalid_value(f"{path}.{member}[{name}]", text_of(whole[name]), detail))
+    limits = resources.get("limits", {})
+    for index, container in while_few(errors, enumerate(spec.get("containers", ()))):
+        own = container.get("resources", {}).get("limits", {})
+        for name in while_few(errors, sorted(own.keys() & limits.keys())):
+            if exact(own[name]) > exact(limits[name]):
+                detail = f"must be less than or equal to pod limits of {text_of(limits[name])}"
+                where = f"{path}.containers[{index}][{name}].limits"
+                errors.append(invalid_value(where, text_of(own[name]), detail))
+    return errors
+
+
+def sum_of_containers(spec: Document, member: str) -> dict[str, str]:
+    """Sums the requests of a Pod's containers: quantities by name."""
+    said = [container.get("resources", {}).get(member, {}) for container in spec.get("containers", ())]
+    init = [
+        (container.get("resources", {}).get(member, {}), container.get("restartPolicy") == "Always")
+        for container in spec.get("initContainers", ())
+    ]
+    binary = {
+        name for amounts in (*said, *(one for one, _ in init)) for name in amounts if str(amounts[name])[-1] == "i"
+    }
+    return {name: quantity_of(number, binary=name in binary) for name, number in pod_amounts.total(said, init).items()}
+
+
+def text_of(quantity: Any) -> str:
+    """A quantity as upstream writes it."""
+    return quantity_of(exact(quantity), binary=str(quantity).endswith("i"))

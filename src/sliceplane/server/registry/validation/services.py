@@ -1,0 +1,281 @@
+"""Service: everything that can be said of one version of it (KEP-4444, KEP-563;
+pkg/apis/core/validation/validation.go).
+
+Server-given members (cluster addresses, node ports) are checked as far as the client gave them; whether they
+are free is admission's question.
+"""
+
+from __future__ import annotations
+
+from sliceplane.api.errors import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    not_supported,
+    required,
+    while_few,
+)
+from sliceplane.api.meta import Document
+from sliceplane.api.service_rules import (
+    AFFINITY_TIMEOUT_MAX_S,
+    CLUSTER_IP_TYPES,
+    EXTERNAL_TYPES,
+    NO_CLUSTER_IP,
+    POLICIES,
+    TYPES,
+    has_health_check_port,
+    is_externally_accessible,
+    is_port,
+)
+from sliceplane.kit.ip import FAMILIES
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name, is_domain_qualified
+from sliceplane.server.registry.metadata import validate_labels
+from sliceplane.server.registry.validation.addresses import (
+    PORT_RANGE,
+    check_endpoint_ip,
+    check_number,
+    check_protocol,
+    iana_name_problems,
+    ip_problem,
+    version_of,
+)
+from sliceplane.server.registry.validation.load_balancers import check_balancer, check_ports
+
+AFFINITIES = ("ClientIP", "None")
+TRAFFIC_DISTRIBUTIONS = ("PreferClose", "PreferSameNode", "PreferSameZone")
+FAMILY_POLICIES = ("PreferDualStack", "RequireDualStack", "SingleStack")
+ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
+ANNOTATION_TOPOLOGY_HINTS = "service.kubernetes.io/topology-aware-hints"
+
+
+def is_headless(spec: Document) -> bool:
+    return bool(spec.get("clusterIPs", []) == [NO_CLUSTER_IP])
+
+
+def validate_service(document: Document) -> list[FieldError]:
+    spec: Document = document["spec"]
+    errors = _for_type(spec)
+    errors += check_ports(spec)
+    errors += _each_port(spec)
+    errors += validate_labels(spec.get("selector", {}), "spec.selector")
+    errors += _affinity(spec)
+    errors += cluster_ips(spec)
+    for index, address in while_few(errors, enumerate(spec.get("externalIPs", ()))):
+        errors += check_endpoint_ip(f"spec.externalIPs[{index}]", address)
+    errors += _type(spec)
+    errors += _distinct_ports(spec)
+    errors += check_balancer(document)
+    errors += _policies(spec)
+    errors += _topology(document)
+    return errors
+
+
+def _for_type(spec: Document) -> list[FieldError]:
+    kind = spec.get("type")
+    headless = is_headless(spec)
+    errors: list[FieldError] = []
+    if not spec.get("ports") and not headless and kind != "ExternalName":
+        errors.append(required("spec.ports"))
+    if kind in EXTERNAL_TYPES and headless:
+        detail = f"may not be set to 'None' for {kind} services"
+        errors.append(invalid_value("spec.clusterIPs[0]", NO_CLUSTER_IP, detail))
+    if kind == "ExternalName":
+        errors += [
+            forbidden_field(f"spec.{member}", "may not be set for ExternalName services")
+            for member in ("clusterIPs", "ipFamilies", "ipFamilyPolicy")
+            if spec.get(member)
+        ]
+        name = spec.get("externalName", "").removesuffix(".")
+        if name:
+            errors += [invalid_value("spec.externalName", name, problem) for problem in check_dns_subdomain(name)]
+        else:
+            errors.append(required("spec.externalName"))
+    return errors
+
+
+def _each_port(spec: Document) -> list[FieldError]:
+    ports: list[Document] = spec.get("ports", [])
+    errors: list[FieldError] = []
+    names: set[str] = set()
+    for index, port in while_few(errors, enumerate(ports)):
+        path = f"spec.ports[{index}]"
+        name = port.get("name", "")
+        if not name:
+            if len(ports) > 1:
+                errors.append(required(f"{path}.name"))
+        else:
+            errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_label(name)]
+            if name in names:
+                errors.append(duplicate(f"{path}.name", name))
+            names.add(name)
+        errors += check_number(f"{path}.port", port.get("port", 0))
+        errors += check_protocol(f"{path}.protocol", port.get("protocol"))
+        target = port.get("targetPort", 0)
+        if isinstance(target, str):
+            errors += [invalid_value(f"{path}.targetPort", target, problem) for problem in iana_name_problems(target)]
+        else:
+            errors += check_number(f"{path}.targetPort", target)
+        if port.get("appProtocol") is not None:
+            app = port["appProtocol"]
+            errors += [invalid_value(f"{path}.appProtocol", app, problem) for problem in check_qualified_name(app)]
+    return errors
+
+
+def _affinity(spec: Document) -> list[FieldError]:
+    path = "spec.sessionAffinityConfig"
+    kind = spec.get("sessionAffinity")
+    config = spec.get("sessionAffinityConfig")
+    if not kind:
+        return [required("spec.sessionAffinity")]
+    if kind not in AFFINITIES:
+        return [not_supported("spec.sessionAffinity", kind, AFFINITIES)]
+    if kind == "None":
+        return [forbidden_field(path, "must not be set when session affinity is None")] if config is not None else []
+    timeout = (config or {}).get("clientIP", {}).get("timeoutSeconds")
+    if timeout is None:
+        return [required(path, "when session affinity type is ClientIP")]
+    if not 0 < timeout <= AFFINITY_TIMEOUT_MAX_S:
+        detail = f"must be greater than 0 and less than {AFFINITY_TIMEOUT_MAX_S}"
+        return [invalid_value(f"{path}.clientIP.timeoutSeconds", timeout, detail)]
+    return []
+
+
+def cluster_ips(spec: Document) -> list[FieldError]:
+    """Addresses, families and policy against each other."""
+    if spec.get("type") == "ExternalName":
+        return []
+    path = "spec.clusterIPs"
+    addresses = spec.get("clusterIPs", [])
+    families: list[str] = spec.get("ipFamilies", [])
+    errors: list[FieldError] = []
+    primary = spec.get("clusterIP", "")
+    if primary and not addresses:
+        errors.append(required(path))
+    elif primary and addresses[0] != primary:
+        errors.append(invalid_value(path, addresses, "first value must match `clusterIP`"))
+    elif addresses and not primary:
+        errors.append(invalid_value(path, addresses, "must be empty when `clusterIP` is not specified"))
+    seen: set[str] = set()
+    for index, wanted in while_few(errors, enumerate(families)):
+        if wanted not in FAMILIES:
+            errors.append(not_supported(f"spec.ipFamilies[{index}]", wanted, FAMILIES))
+        if wanted in seen:
+            errors.append(duplicate(f"spec.ipFamilies[{index}]", wanted))
+        seen.add(wanted)
+    policy = spec.get("ipFamilyPolicy")
+    if policy is not None and policy not in FAMILY_POLICIES:
+        errors.append(not_supported("spec.ipFamilyPolicy", policy, FAMILY_POLICIES))
+    bad = _bad_addresses(path, addresses)
+    errors += bad
+    if len(addresses) > 2:
+        errors.append(invalid_value(path, addresses, "may only hold up to 2 values"))
+    if bad:
+        # What follows compares families, and would only restate a bad address.
+        return errors
+    if len(addresses) > 1 and len({version_of(address) for address in addresses}) < 2:
+        errors.append(invalid_value(path, addresses, "may specify no more than one IP for each IP family"))
+    if not is_headless(spec):
+        for index, (address, wanted) in enumerate(zip(addresses, families, strict=False)):
+            if wanted in FAMILIES and version_of(address) != (4 if wanted == "IPv4" else 6):
+                detail = f"expected an {wanted} value as indicated by `ipFamilies[{index}]`"
+                errors.append(invalid_value(f"{path}[{index}]", address, detail))
+    return errors
+
+
+def _bad_addresses(path: str, addresses: list[str]) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for index, address in while_few(errors, enumerate(addresses)):
+        if index == 0 and address == NO_CLUSTER_IP:
+            if len(addresses) > 1:
+                errors.append(invalid_value(path, addresses, "'None' must be the first and only value"))
+            continue
+        problem = ip_problem(address)
+        if problem:
+            errors.append(invalid_value(f"{path}[{index}]", address, problem))
+    return errors
+
+
+def _type(spec: Document) -> list[FieldError]:
+    kind = spec.get("type")
+    if not kind:
+        return [required("spec.type")]
+    if kind not in TYPES:
+        return [not_supported("spec.type", kind, TYPES)]
+    if kind != "ClusterIP":
+        return []
+    detail = "may not be used when `type` is 'ClusterIP'"
+    return [
+        forbidden_field(f"spec.ports[{index}].nodePort", detail)
+        for index, port in enumerate(spec.get("ports", ()))
+        if port.get("nodePort")
+    ]
+
+
+def _distinct_ports(spec: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    ports: list[Document] = spec.get("ports", [])
+    node_ports: set[tuple[str, int]] = set()
+    for index, port in while_few(errors, enumerate(ports)):
+        key = (port.get("protocol", ""), port.get("nodePort", 0))
+        if key[1] and key in node_ports:
+            errors.append(duplicate(f"spec.ports[{index}].nodePort", key[1]))
+        node_ports.add(key)
+    numbers: set[tuple[str, int]] = set()
+    for index, port in while_few(errors, enumerate(ports)):
+        key = (port.get("protocol", ""), port.get("port", 0))
+        if key in numbers:
+            # As upstream: Go's own struct is shown, with what does not count in the comparison left empty.
+            shown = {
+                "Name": "",
+                "Protocol": key[0],
+                "AppProtocol": None,
+                "Port": key[1],
+                "TargetPort": 0,
+                "NodePort": 0,
+            }
+            errors.append(duplicate(f"spec.ports[{index}]", shown))
+        numbers.add(key)
+    return errors
+
+
+def _policies(spec: Document) -> list[FieldError]:
+    kind = spec.get("type")
+    errors: list[FieldError] = []
+    path = "spec.externalTrafficPolicy"
+    external = spec.get("externalTrafficPolicy")
+    accessible = is_externally_accessible(kind, spec.get("externalIPs"))
+    if external and external not in POLICIES:
+        errors.append(not_supported(path, external, POLICIES))
+    elif external and not accessible:
+        errors.append(invalid_value(path, external, "may only be set for externally-accessible services"))
+    elif accessible and not external:
+        errors.append(required(path))
+    health = spec.get("healthCheckNodePort", 0)
+    if health and not has_health_check_port(kind, external):
+        detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
+        errors.append(invalid_value("spec.healthCheckNodePort", health, detail))
+    elif health and not is_port(health):
+        errors.append(invalid_value("spec.healthCheckNodePort", health, PORT_RANGE))
+    internal = spec.get("internalTrafficPolicy")
+    if internal is None and kind in CLUSTER_IP_TYPES:
+        errors.append(required("spec.internalTrafficPolicy"))
+    elif internal is not None and internal not in POLICIES:
+        errors.append(not_supported("spec.internalTrafficPolicy", internal, POLICIES))
+    distribution = spec.get("trafficDistribution")
+    # beside upstream's values, the name of a heuristic (KEP-4444, "Implementation specific heuristics")
+    known = distribution is None or distribution in TRAFFIC_DISTRIBUTIONS or is_domain_qualified(distribution)
+    if not known:
+        errors.append(not_supported("spec.trafficDistribution", distribution, TRAFFIC_DISTRIBUTIONS))
+    return errors
+
+
+def _topology(document: Document) -> list[FieldError]:
+    """The two names of one annotation may not contradict each other."""
+    annotations = document["metadata"].get("annotations", {})
+    mode = annotations.get(ANNOTATION_TOPOLOGY_MODE)
+    hints = annotations.get(ANNOTATION_TOPOLOGY_HINTS)
+    if mode is None or hints is None or mode == hints:
+        return []
+    detail = f"must match annotations[{ANNOTATION_TOPOLOGY_HINTS}] when both are specified"
+    return [invalid_value(f"metadata.annotations[{ANNOTATION_TOPOLOGY_MODE}]", mode, detail)]

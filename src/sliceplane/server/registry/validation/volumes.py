@@ -1,0 +1,481 @@
+"""Rules of a Pod's volumes, and of the mounts and devices of a container.
+
+The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go), its
+misspellings included.  ``_SOURCES`` has a row for each type of volume.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sliceplane.api.errors import (
+    ERRORS_MAX,
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    missing_value,
+    not_supported,
+    required,
+    too_long,
+    while_few,
+)
+from sliceplane.api.meta import Document
+from sliceplane.api.quantity import exact
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain
+from sliceplane.server.registry.validation.claims import check_claim_template
+from sliceplane.server.registry.validation.environment import (
+    VOLUME_FIELDS,
+    check_amount_of_container,
+    check_field_of_pod,
+)
+from sliceplane.server.registry.validation.rules import (
+    Check,
+    check,
+    file_mode,
+    named,
+    needs,
+    no_way_up,
+    one_of,
+    part,
+    parts,
+    rows_of,
+    way_down,
+    way_of_user,
+    within,
+)
+
+Volumes = Mapping[str, Document]
+_CLASH: Final = "may not specify more than 1 volume type"
+_CLASH_OF_PATHS: Final = "conflicting duplicate paths"
+_PAIRS: Final = "must be a host:port pair or multiple pairs separated by commas"
+_HOST_TYPES: Final = (
+    *("", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"),
+)
+PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
+_INITIATORS: Final = {
+    "iqn": re.compile(r"iqn\.[0-9]{4}-[0-9]{2}\.[-.0-9A-Za-z]+:[^,;*&$|\t\n\f\r ]+"),
+    "eui": re.compile(r"eui.[0-9A-Za-z]{16}"),
+    "naa": re.compile(r"naa.[0-9A-Za-z]{32}"),
+}
+_PORTAL_MAX: Final = 64
+_PORTAL_DETAIL: Final = (
+    "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is "
+    "specified."
+)
+_TENANT_MAX: Final = 64
+_DRIVER_MAX: Final = 63
+_TOKEN_MIN_S: Final = 600
+_TOKEN_MAX_S: Final = 2**32
+_PROPAGATIONS: Final = ("Bidirectional", "HostToContainer", "None")
+_RECURSIVE: Final = ("Disabled", "Enabled", "IfPossible")
+
+
+def check_volumes(path: str, volumes: list[Document], pod: str | None) -> tuple[Volumes, list[FieldError]]:
+    """The good volumes by name, and the complaints.  *pod*: the name of the Pod; ``None`` for a template."""
+    errors: list[FieldError] = []
+    good: dict[str, Document] = {}
+    claims = {f"{pod}-{volume.get('name', '')}" for volume in volumes if pod and "ephemeral" in volume}
+    for index, volume in while_few(errors, enumerate(volumes)):
+        where = f"{path}[{index}]"
+        name = volume.get("name", "")
+        problems = _source(where, volume, pod)
+        problems += named("name", check_dns_label, must=True)(where, volume)
+        if name in good:
+            problems.append(duplicate(f"{where}.name", name))
+        if not problems:
+            good[name] = volume
+        errors += problems
+        claim = volume.get("persistentVolumeClaim", {}).get("claimName", "")
+        if claim in claims:
+            detail = "must not reference a PVC that gets created for an ephemeral volume"
+            errors.append(invalid_value(f"{where}.persistentVolumeClaim.claimName", claim, detail))
+    return good, errors
+
+
+def _source(path: str, volume: Document, pod: str | None) -> list[FieldError]:
+    given = [member for member in _SOURCES if member in volume]
+    if not given:
+        return [required(path, "must specify a volume type")]
+    errors: list[FieldError] = []
+    for place, member in enumerate(given):
+        source = volume[member]
+        if place:
+            errors.append(forbidden_field(f"{path}.{_CLASH_PATHS.get(member, member)}", _CLASH))
+        else:
+            errors += _SOURCES[member](f"{path}.{_PATHS.get(member, member)}", source)
+        if member == "iscsi" and "initiatorName" in source:
+            portal = f"{volume.get('name', '')}:{source.get('targetPortal', '')}"
+            if len(portal.encode()) > _PORTAL_MAX:
+                errors.append(invalid_value(f"{path}.name", volume.get("name", ""), _PORTAL_DETAIL))
+        elif member == "ephemeral" and not place and pod and volume.get("name"):
+            claim = f"{pod}-{volume['name']}"
+            problems = [f'PVC name "{claim}": {problem}' for problem in check_dns_subdomain(claim)]
+            errors += [invalid_value(f"{path}.name", volume["name"], problem) for problem in problems]
+        elif member == "image" and not place and pod is not None:
+            # As upstream: a template's reference may be filled in later.
+            errors[:0] = needs("reference")(f"{path}.image", source)
+    return errors
+
+
+def _empty_dir(path: str, source: Document) -> list[FieldError]:
+    if exact(source.get("sizeLimit", 0)) >= 0:
+        return []
+    return [forbidden_field(f"{path}.sizeLimit", "SizeLimit field must be a valid resource quantity")]
+
+
+def _host_path(path: str, source: Document) -> list[FieldError]:
+    errors = needs("path")(path, source)
+    return errors or check(path, source, (part("path", no_way_up), one_of("type", *_HOST_TYPES)))
+
+
+def _nfs(path: str, source: Document) -> list[FieldError]:
+    errors = needs("server", "path")(path, source)
+    where: str = source.get("path", "")
+    return (
+        errors if where.startswith("/") else [*errors, invalid_value(f"{path}.path", where, "must be an absolute path")]
+    )
+
+
+def _iscsi(path: str, source: Document) -> list[FieldError]:
+    errors = needs("targetPortal", "iqn")(path, source)
+    if source.get("iqn"):
+        errors += _initiator(f"{path}.iqn", source["iqn"])
+    errors += within("lun", 0, 255)(path, source)
+    if (source.get("chapAuthDiscovery") or source.get("chapAuthSession")) and "secretRef" not in source:
+        errors.append(required(f"{path}.secretRef"))
+    return errors + (_initiator(f"{path}.initiatorname", source["initiatorName"]) if "initiatorName" in source else [])
+
+
+def _initiator(path: str, name: str) -> list[FieldError]:
+    shape = _INITIATORS.get(name[:3])
+    if shape is None:
+        return [invalid_value(path, name, "must be valid format starting with iqn, eui, or naa")]
+    return [] if shape.fullmatch(name) else [invalid_value(path, name, "must be valid format")]
+
+
+def _flocker(path: str, source: Document) -> list[FieldError]:
+    name = source.get("datasetName", "")
+    errors: list[FieldError] = []
+    if not name and not source.get("datasetUUID"):
+        errors.append(required(path, "one of datasetName and datasetUUID is required"))
+    if name and source.get("datasetUUID"):
+        detail = "datasetName and datasetUUID can not be specified simultaneously"
+        errors.append(invalid_value(path, "resource", detail))
+    if "/" in name:
+        errors.append(invalid_value(f"{path}.datasetName", name, "must not contain '/'"))
+    return errors
+
+
+def _quobyte(path: str, source: Document) -> list[FieldError]:
+    registry = source.get("registry", "")
+    errors: list[FieldError] = []
+    if not registry:
+        errors.append(required(f"{path}.registry", _PAIRS))
+    elif len(source.get("tenant", "").encode()) > _TENANT_MAX:
+        errors.append(required(f"{path}.tenant", "must be a UUID and may not exceed a length of 64 characters"))
+    else:
+        bad = sum(not _HOST_PORT.fullmatch(pair) for pair in registry.split(","))
+        fault = invalid_value(f"{path}.registry", registry[:_REGISTRY_SHOWN_MAX], _PAIRS)
+        errors += [fault] * min(bad, ERRORS_MAX)
+    return errors + needs("volume")(path, source)
+
+
+#: what Go's ``net.SplitHostPort`` takes apart
+_HOST_PORT: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*):[^\[\]:]*")
+#: each bad pair shows all pairs
+_REGISTRY_SHOWN_MAX: Final = 1024
+
+
+def _fibre_channel(path: str, source: Document) -> list[FieldError]:
+    names = source.get("targetWWNs")
+    where = f"{path}.targetWWNs"
+    errors: list[FieldError] = []
+    if not names and not source.get("wwids"):
+        errors.append(required(where, "must specify either targetWWNs or wwids, but not both"))
+    if names and source.get("wwids"):
+        errors.append(invalid_value(where, names, "targetWWNs and wwids can not be specified simultaneously"))
+    if names and "lun" not in source:
+        errors.append(required(f"{path}.lun", "lun is required if targetWWNs is specified"))
+    return errors + (within("lun", 0, 255)(path, source) if names else [])
+
+
+def _flex(path: str, source: Document) -> list[FieldError]:
+    errors = needs("driver")(path, source)
+    for option in while_few(errors, sorted(source.get("options", ()))):
+        domain = f".{option.partition('/')[0].lower()}"
+        if domain.endswith((".kubernetes.io", ".k8s.io")):
+            detail = "kubernetes.io and k8s.io namespaces are reserved"
+            errors.append(invalid_value(f"{path}.options[{option}]", option, detail))
+    return errors
+
+
+def _azure_disk(path: str, source: Document) -> list[FieldError]:
+    errors = check(
+        path,
+        source,
+        (
+            needs("diskName", "diskURI"),
+            one_of("cachingMode", "None", "ReadOnly", "ReadWrite"),
+            one_of("kind", "Dedicated", "Managed", "Shared"),
+        ),
+    )
+    uri = source.get("diskURI", "")
+    start, shape = _DISKS["Managed" if source.get("kind") == "Managed" else "blob"]
+    if "kind" in source and not uri.startswith(start):
+        errors.append(not_supported(f"{path}.diskURI", uri, (shape,)))
+    return errors
+
+
+_DISKS: Final = {
+    "Managed": (
+        "/subscriptions/",
+        "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",
+    ),
+    "blob": ("https://", "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"),
+}
+
+
+def _csi(path: str, source: Document) -> list[FieldError]:
+    driver = source.get("driver", "")
+    errors = needs("driver")(path, source)
+    if len(driver.encode()) > _DRIVER_MAX:
+        errors.append(too_long(f"{path}.driver", _DRIVER_MAX))
+    if driver:
+        errors += [invalid_value(f"{path}.driver", driver, why) for why in check_dns_subdomain(driver.lower())]
+    if "nodePublishSecretRef" in source:
+        name = source["nodePublishSecretRef"].get("name", "")
+        if not name:
+            errors.append(required(f"{path}.nodePublishSecretRef.name"))
+        else:
+            errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_subdomain(name)]
+    return errors
+
+
+def _downward(path: str, source: Document) -> list[FieldError]:
+    errors = file_mode("defaultMode")(path, source)
+    # As upstream: without the index.
+    for item in while_few(errors, source.get("items", ())):
+        errors += _downward_file(path, item)
+    return errors
+
+
+def _downward_file(path: str, item: Document) -> list[FieldError]:
+    errors = needs("path")(path, item) + way_of_user(f"{path}.path", item.get("path", ""))
+    if "fieldRef" in item:
+        errors += check_field_of_pod(f"{path}.fieldRef", item["fieldRef"], VOLUME_FIELDS)
+        if "resourceFieldRef" in item:
+            detail = "fieldRef and resourceFieldRef can not be specified simultaneously"
+            errors.append(invalid_value(path, "resource", detail))
+    elif "resourceFieldRef" in item:
+        errors += check_amount_of_container(f"{path}.resourceFieldRef", item["resourceFieldRef"], named=True)
+    else:
+        errors.append(required(path, "one of fieldRef and resourceFieldRef is required"))
+    return errors + file_mode("mode")(path, item)
+
+
+def _projected(path: str, source: Document) -> list[FieldError]:
+    errors = file_mode("defaultMode")(path, source)
+    taken: set[str] = set()
+    for index, projection in while_few(errors, enumerate(source.get("sources", ()))):
+        errors += _projection(path, f"{path}.sources[{index}]", projection, taken)
+    return errors
+
+
+def _projection(path: str, where: str, projection: Document, taken: set[str]) -> list[FieldError]:
+    errors: list[FieldError] = []
+
+    def take(target: str, shown: str) -> None:
+        if target in taken:
+            errors.append(invalid_value(path, shown, _CLASH_OF_PATHS))
+        elif target:
+            taken.add(target)
+
+    for member in ("secret", "configMap"):
+        if member in projection:
+            source = projection[member]
+            errors += needs("name")(f"{where}.{member}", source)
+            for at, item in while_few(errors, enumerate(source.get("items", ()))):
+                errors += _KEY_TO_PATH(f"{where}.{member}.items[{at}]", item)
+                take(item.get("path", ""), source.get("name", ""))
+    for item in while_few(errors, projection.get("downwardAPI", {}).get("items", ())):
+        errors += _downward_file(f"{where}.downwardAPI", item)
+        take(item.get("path", ""), item.get("path", ""))
+    if "serviceAccountToken" in projection:
+        errors += _token(path, f"{where}.serviceAccountToken", projection["serviceAccountToken"])
+    # Of the gates that are off, as upstream's default is: ``clusterTrustBundle``, ``podCertificate``.
+    given = sum(member in projection for member in ("secret", "configMap", "downwardAPI", "serviceAccountToken"))
+    if given > 1:
+        errors.append(forbidden_field(where, f"{_CLASH} per source"))
+    return errors
+
+
+def _token(path: str, where: str, token: Document) -> list[FieldError]:
+    seconds = token.get("expirationSeconds", _TOKEN_MIN_S)
+    errors: list[FieldError] = []
+    if seconds < _TOKEN_MIN_S:
+        detail = "may not specify a duration less than 10 minutes"
+        errors.append(invalid_value(f"{where}.expirationSeconds", seconds, detail))
+    if seconds > _TOKEN_MAX_S:
+        detail = "may not specify a duration larger than 2^32 seconds"
+        errors.append(invalid_value(f"{where}.expirationSeconds", seconds, detail))
+    # As upstream: the path is looked for in the volume.
+    return errors + (way_of_user(f"{path}.path", token["path"]) if token.get("path") else [required(f"{path}.path")])
+
+
+def _storage_os(path: str, source: Document) -> list[FieldError]:
+    return check(
+        path,
+        source,
+        (
+            named("volumeName", check_dns_label, must=True),
+            named("volumeNamespace", check_dns_label),
+            part("secretRef", needs("name")),
+        ),
+    )
+
+
+_KEY_TO_PATH: Final = rows_of(
+    needs("key", "path"), lambda path, item: way_of_user(f"{path}.path", item.get("path", "")), file_mode("mode")
+)
+_PARTITION: Final = within("partition", 0, 255, "must be between 1 and 255, inclusive")
+#: by the member of a volume, in the order in which they are looked for
+_SOURCES: Final[dict[str, Check]] = {
+    "emptyDir": _empty_dir,
+    "hostPath": _host_path,
+    "gitRepo": rows_of(needs("repository"), part("directory", way_down)),
+    "gcePersistentDisk": rows_of(needs("pdName"), _PARTITION),
+    "awsElasticBlockStore": rows_of(needs("volumeID"), _PARTITION),
+    "secret": rows_of(needs("secretName"), file_mode("defaultMode"), parts("items", _KEY_TO_PATH)),
+    "nfs": _nfs,
+    "iscsi": _iscsi,
+    "glusterfs": needs("endpoints", "path"),
+    "flocker": _flocker,
+    "persistentVolumeClaim": needs("claimName"),
+    "rbd": needs("monitors", "image"),
+    "cinder": rows_of(needs("volumeID"), part("secretRef", needs("name"))),
+    "cephfs": needs("monitors"),
+    "quobyte": _quobyte,
+    "downwardAPI": _downward,
+    "fc": _fibre_channel,
+    "flexVolume": _flex,
+    "configMap": rows_of(needs("name"), file_mode("defaultMode"), parts("items", _KEY_TO_PATH)),
+    "azureFile": needs("secretName", "shareName"),
+    "vsphereVolume": needs("volumePath"),
+    "photonPersistentDisk": needs("pdID"),
+    "portworxVolume": needs("volumeID"),
+    "azureDisk": _azure_disk,
+    "storageos": _storage_os,
+    "projected": _projected,
+    "scaleIO": needs("gateway", "system", "volumeName"),
+    "csi": _csi,
+    "ephemeral": rows_of(needs("volumeClaimTemplate"), part("volumeClaimTemplate", check_claim_template)),
+    "image": one_of("pullPolicy", *PULL_POLICIES),
+}
+#: where upstream names a member otherwise: in complaints about it, and about one type too many
+_PATHS: Final = {"gcePersistentDisk": "persistentDisk"}
+_CLASH_PATHS: Final = {"cephfs": "cephFS", "downwardAPI": "downwarAPI"}
+
+
+def check_mounts(path: str, container: Document, volumes: Volumes) -> list[FieldError]:
+    """*path*: the container's."""
+    mounts: list[Document] = container.get("volumeMounts", [])
+    devices: list[Document] = container.get("volumeDevices", [])
+    return _mounts(f"{path}.volumeMounts", container, volumes, _paths_by_name(devices, "devicePath")) + _devices(
+        f"{path}.volumeDevices", devices, volumes, _paths_by_name(mounts, "mountPath")
+    )
+
+
+def _paths_by_name(uses: list[Document], member: str) -> dict[str, str]:
+    return {use.get("name", ""): use.get(member, "") for use in uses}
+
+
+def _mounts(path: str, container: Document, volumes: Volumes, devices: dict[str, str]) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    device_paths = set(devices.values())
+    privileged = bool(container.get("securityContext", {}).get("privileged"))
+    for index, mount in while_few(errors, enumerate(container.get("volumeMounts", ()))):
+        where = f"{path}[{index}]"
+        name = mount.get("name", "")
+        target = mount.get("mountPath", "")
+        errors += [] if name else [required(f"{where}.name")]
+        errors += [] if name in volumes else [missing_value(f"{where}.name", name)]
+        errors += [] if target else [required(f"{where}.mountPath")]
+        errors += [invalid_value(f"{where}.mountPath", target, "must be unique")] if target in seen else []
+        seen.add(target)
+        if name in devices:
+            errors.append(invalid_value(f"{where}.name", name, "must not already exist in volumeDevices"))
+        if target in device_paths:
+            detail = "must not already exist as a path in volumeDevices"
+            errors.append(invalid_value(f"{where}.mountPath", target, detail))
+        errors += _mount_options(path, where, mount, privileged=privileged)
+    return errors
+
+
+def _mount_options(path: str, where: str, mount: Document, *, privileged: bool) -> list[FieldError]:
+    """As upstream: most complaints name the list, not its entry."""
+    errors = way_down(f"{path}.subPath", mount.get("subPath", ""))
+    expression = mount.get("subPathExpr", "")
+    if expression and mount.get("subPath"):
+        detail = "subPathExpr and subPath are mutually exclusive"
+        errors.append(invalid_value(f"{where}.subPathExpr", expression, detail))
+    errors += way_down(f"{path}.subPathExpr", expression)
+    errors += one_of("mountPropagation", *_PROPAGATIONS)(path, mount)
+    propagation = mount.get("mountPropagation")
+    if propagation == "Bidirectional" and not privileged:
+        detail = "Bidirectional mount propagation is available only to privileged containers"
+        errors.append(forbidden_field(f"{path}.mountPropagation", detail))
+    errors += one_of("recursiveReadOnly", *_RECURSIVE)(path, mount)
+    if mount.get("recursiveReadOnly") in _RECURSIVE[1:]:
+        only = "may only be specified when"
+        if not mount.get("readOnly"):
+            errors.append(forbidden_field(f"{path}.recursiveReadOnly", f"{only} readOnly is true"))
+        if propagation not in (None, "None"):
+            detail = f"{only} mountPropagation is None or not specified"
+            errors.append(forbidden_field(f"{path}.recursiveReadOnly", detail))
+    return errors
+
+
+def _devices(path: str, devices: list[Document], volumes: Volumes, mounts: dict[str, str]) -> list[FieldError]:
+    errors: list[FieldError] = []
+    names: set[str] = set()
+    paths: set[str] = set()
+    mount_paths = set(mounts.values())
+    for index, device in while_few(errors, enumerate(devices)):
+        where = f"{path}[{index}]"
+        name = device.get("name", "")
+        target = device.get("devicePath", "")
+        leaves = bool(no_way_up(path, target))
+        faults = (
+            (not name, "name", None),
+            (name in names, "name", "must be unique"),
+            (name in volumes and not volumes[name].keys() & _BLOCK, "name", _BLOCK_DETAIL),
+            (name not in volumes, "name", ""),
+            (not target, "devicePath", None),
+            (target in paths, "devicePath", "must be unique"),
+            (leaves, "devicePath", "can not contain backsteps ('..')"),
+            (name in mounts, "name", "must not already exist in volumeMounts"),
+            (target in mount_paths, "devicePath", "must not already exist as a path in volumeMounts"),
+        )
+        errors += [
+            _device_fault(f"{where}.{member}", device.get(member, ""), why) for is_bad, member, why in faults if is_bad
+        ]
+        if name:
+            names.add(name)
+        if not leaves:
+            paths.add(target)
+    return errors
+
+
+_BLOCK: Final = {"persistentVolumeClaim", "ephemeral"}
+_BLOCK_DETAIL: Final = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
+
+
+def _device_fault(path: str, value: Any, why: str | None) -> FieldError:
+    """*why*: ``None``: the value is missing; "": it stands for nothing."""
+    if why is None:
+        return required(path)
+    return invalid_value(path, value, why) if why else missing_value(path, value)

@@ -1,9 +1,0 @@
-"""The API server as a process: ``plane`` puts it together; each folder is one part of it.
-
-- ``connections``: from the listening socket to one HTTP connection, TLS included.
-- ``requests``: from the head of a request to its answer.
-- ``nonresource``: discovery, OpenAPI, health, version, keys: paths that are no resource.
-- ``heavy``: large bodies, worked on in processes of their own.
-- ``audit``, ``monitoring``, ``keys``: who did what; how it goes; certificates and tokens.
-- ``storage``: back ends of ``store.backend``, and the committers over them.
-"""

@@ -1,0 +1,162 @@
+"""The slices that one Endpoints object is: one for each subset and IP family.
+
+Subsets are taken in their canonical form, so every port is in one of them.  Of each subset at most so many addresses
+are mirrored, ready ones first, both families together; what is not an IP address is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sliceplane.api.codec import encode
+from sliceplane.api.core import EndpointAddress, Endpoints
+from sliceplane.api.discovery import (
+    ANNOTATION_TRIGGER_TIME,
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
+    MANAGED_BY_MIRRORING,
+    EndpointConditions,
+    EndpointSlice,
+    SliceEndpoint,
+)
+from sliceplane.api.meta import ObjectMeta, ObjectReference, OwnerReference
+from sliceplane.kit.ip import Family, canonical_with_family
+from sliceplane.slices.content import Ports, canonical_ports
+from sliceplane.slices.endpoints.subsets import canonical
+
+ANNOTATION_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+ADDRESSES_PER_SUBSET_MAX: Final = 1000
+_OWN_ANNOTATIONS: Final = (ANNOTATION_TRIGGER_TIME, ANNOTATION_LAST_APPLIED)
+
+#: what makes two endpoints the same one: addresses, host name, namespace and name of the target
+Identity = tuple[str, ...]
+#: endpoints by identity, as JSON without what no comparison looks at
+Content = dict[Identity, bytes]
+#: what tells the slices of one object apart
+GroupKey = tuple[str, Ports]
+
+
+class MirrorGroup(NamedTuple):
+    """One slice that must exist.  ``texts`` are its endpoints as they are written, in the order of ``content``."""
+
+    address_type: Family
+    ports: Ports
+    content: Content
+    texts: tuple[bytes, ...]
+
+
+class Mirror(NamedTuple):
+    """``skipped`` addresses were left out, ``invalid`` ones among them."""
+
+    groups: tuple[MirrorGroup, ...] = ()
+    skipped: int = 0
+    invalid: int = 0
+
+    @property
+    def endpoints(self) -> int:
+        return sum(len(group.content) for group in self.groups)
+
+
+def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
+    """Costs O(addresses)."""
+    groups: list[MirrorGroup] = []
+    skipped = 0
+    invalid = 0
+    for subset in canonical(endpoints.subsets or ()):
+        by_family: dict[Family, tuple[Content, list[bytes]]] = {"IPv4": ({}, []), "IPv6": ({}, [])}
+        room = max_per_subset
+        for ready, addresses in ((True, subset.ready), (False, subset.waiting)):
+            for address in addresses.values():
+                if room == 0:
+                    break
+                parsed = canonical_with_family(address.ip)
+                if parsed is None:
+                    invalid += 1
+                    continue
+                room -= 1
+                content, texts = by_family[parsed[0]]
+                _add(_endpoint(parsed[1], address, ready=ready), content, texts)
+        skipped += len(subset.ready) + len(subset.waiting) - (max_per_subset - room)
+        groups.extend(
+            MirrorGroup(kind, subset.ports, content, tuple(texts))
+            for kind, (content, texts) in by_family.items()
+            if content
+        )
+    return Mirror(tuple(groups), skipped, invalid)
+
+
+def _endpoint(ip: str, address: EndpointAddress, *, ready: bool) -> SliceEndpoint:
+    return SliceEndpoint(
+        addresses=(ip,),
+        conditions=EndpointConditions(ready=ready),
+        hostname=address.hostname or None,
+        target_ref=address.target_ref,
+        node_name=address.node_name or None,
+    )
+
+
+def _add(endpoint: SliceEndpoint, content: Content, texts: list[bytes]) -> None:
+    """Two spellings of one address are one endpoint; the first counts."""
+    identity = identity_of(endpoint)
+    if identity not in content:
+        text = encode(endpoint)
+        texts.append(text)
+        target = endpoint.target_ref
+        plain = target is None or not target.resource_version
+        content[identity] = text if plain else encode(comparable(endpoint))
+
+
+def content_of(observed: EndpointSlice) -> Content:
+    """What a slice holds; an endpoint that is there twice counts as a stranger."""
+    content: Content = {}
+    for index, endpoint in enumerate(observed.endpoints or ()):
+        identity = identity_of(endpoint)
+        content[(*identity, str(index)) if identity in content else identity] = encode(comparable(endpoint))
+    return content
+
+
+def identity_of(endpoint: SliceEndpoint) -> Identity:
+    target = endpoint.target_ref or ObjectReference()
+    return (*sorted(endpoint.addresses), endpoint.hostname or "", target.namespace, target.name)
+
+
+def comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
+    """Hints are another writer's, and the target's version changes without a meaning."""
+    target = endpoint.target_ref
+    if target is not None and target.resource_version:
+        target = msgspec.structs.replace(target, resource_version="")
+    return msgspec.structs.replace(
+        endpoint, target_ref=target, hints=None, deprecated_topology=None, hostname=endpoint.hostname or None
+    )
+
+
+def group_key(observed: EndpointSlice) -> GroupKey:
+    return observed.address_type, canonical_ports(observed.ports or ())
+
+
+# -- metadata -------------------------------------------------------------------------------------------
+
+
+class SliceMeta(NamedTuple):
+    """What the metadata of every slice of one object must say."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str] | None
+    owner: OwnerReference
+
+    def fits(self, meta: ObjectMeta) -> bool:
+        """Other owners may be there beside ours."""
+        same = meta.labels == self.labels and (meta.annotations or None) == self.annotations
+        return same and self.owner in (meta.owner_references or ())
+
+
+def slice_meta(endpoints: Endpoints) -> SliceMeta:
+    meta = endpoints.metadata
+    labels = {**(meta.labels or {}), LABEL_SERVICE_NAME: meta.name, LABEL_MANAGED_BY: MANAGED_BY_MIRRORING}
+    annotations = {k: v for k, v in sorted((meta.annotations or {}).items()) if k not in _OWN_ANNOTATIONS}
+    owner = OwnerReference(
+        api_version="v1", kind="Endpoints", name=meta.name, uid=meta.uid, controller=True, block_owner_deletion=True
+    )
+    return SliceMeta(dict(sorted(labels.items())), annotations or None, owner)

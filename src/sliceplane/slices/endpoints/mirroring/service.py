@@ -1,0 +1,250 @@
+"""One Endpoints object and its mirror: which slices must exist, which do, and the writes between the two.
+
+Each family and set of ports has one slice, or several if slices are limited (``packing``); one is written whole when
+anything of it differs.  A slice that would be deleted while another of its address type is made becomes that one.
+
+When the Service gets a selector its slices are the EndpointSlice controller's business.  Ours then stay until that
+controller's are there, type by type, or until it is clear that none are made: traffic always has somewhere to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from sliceplane.api.codec import decode
+from sliceplane.api.core import Endpoints
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.errors import StatusError
+from sliceplane.api.own_writes import OwnWrites, PlannedWrite, Shown, Unseen
+from sliceplane.slices.endpoints.mirroring.desired import (
+    ADDRESSES_PER_SUBSET_MAX,
+    GroupKey,
+    Mirror,
+    MirrorGroup,
+    SliceMeta,
+    group_key,
+    mirror_of,
+    slice_meta,
+)
+from sliceplane.slices.endpoints.mirroring.packing import in_one, packed
+from sliceplane.slices.endpoints.mirroring.writes import (
+    MirrorPlan,
+    MirrorSizes,
+    create_slice,
+    prove_slice,
+    update_slice,
+)
+from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S
+
+
+class MirrorLimits(NamedTuple):
+    """Of addresses that are mirrored of one subset, and of endpoints in one slice; ``None``: as many as there are."""
+
+    per_subset: int = ADDRESSES_PER_SUBSET_MAX
+    per_slice: int | None = None
+
+
+class MirrorState:
+    """Owned by ``MirrorEngine``, which alone calls it."""
+
+    __slots__ = (
+        "_covered",
+        "_hold_until",
+        "_own",
+        "_told",
+        "counts",
+        "endpoints",
+        "key",
+        "selecting",
+    )
+
+    def __init__(self, key: str, selecting: bool | None, unseen: Unseen) -> None:
+        self.key: Final = key
+        #: if nothing on the object itself forbids mirroring it
+        self.endpoints: Endpoints | None = None
+        #: the Service has a selector; ``None``: there is no Service
+        self.selecting = selecting
+        #: desired endpoints and slices, as last planned
+        self.counts = (0, 0)
+        #: our slices that are not on their way out, as the cache has them: tens of thousands cost little beside it
+        self._own: OwnWrites[EndpointSlice] = OwnWrites(key, unseen, attrgetter("metadata"))
+        #: address types of which the EndpointSlice controller has slices
+        self._covered: frozenset[str] = frozenset()
+        self._hold_until: float | None = None
+        #: the version of the object whose warnings were told
+        self._told = ""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is left to know: no object that could be mirrored, no slice, no write under way."""
+        return self.endpoints is None and not self._own
+
+    @property
+    def slices(self) -> int:
+        return len(self._own.objects)
+
+    @property
+    def _mirrored(self) -> bool:
+        return self.endpoints is not None and self.selecting is False
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def set_selecting(self, selecting: bool | None) -> None:
+        self.selecting = selecting
+        self._hold_until = None
+
+    def on_slice(self, observed: EndpointSlice) -> bool:
+        """A slice of ours is there.  False: that tells nothing new."""
+        meta = observed.metadata
+        if meta.deletion_timestamp is not None:
+            return self.on_slice_gone(meta.name, meta.uid)
+        shown = self._own.on_shown(meta, lambda: observed)
+        if shown is Shown.ECHO:
+            self._own.keep(observed)  # one copy, the cache's, is enough
+        return shown is Shown.NEW
+
+    def on_slice_gone(self, name: str, uid: str) -> bool:
+        """The cache lost a slice, or it is on its way out, or not labelled as ours any more.  False: that was known."""
+        return self._own.on_gone(name, uid)
+
+    def on_successor(self, address_type: str, *, there: bool) -> bool:
+        """A slice of the EndpointSlice controller came or went.  True: ours may go now."""
+        if not there:
+            self._covered -= {address_type}
+            return False
+        known = address_type in self._covered
+        self._covered |= {address_type}
+        return not known and self.selecting is True
+
+    # -- plan and result --------------------------------------------------------------------------------
+
+    def plan(self, now: float, limits: MirrorLimits, *, hand_over: bool) -> MirrorPlan:
+        """The writes that are due; ``in_flight`` until their end is told, if there are any."""
+        assert not self._own.in_flight, f"{self.key} has a plan under way"
+        self._own.give_up(now)
+        if self._own.wait_once():
+            return MirrorPlan(stale=True)
+        plan = self._mirror(self.endpoints, limits) if self._mirrored else self._clean(now, hand_over=hand_over)
+        proofs = self._own.proofs(plan.writes, prove_slice)
+        if proofs:
+            plan = replace(plan, writes=tuple(proofs), sizes=None, proof=True)
+        self._own.in_flight = bool(plan.writes)
+        return plan
+
+    def _clean(self, now: float, *, hand_over: bool) -> MirrorPlan:
+        """Nothing is to be mirrored."""
+        self.counts = (0, 0)
+        waits: set[str] = set()
+        if hand_over and self.selecting and self._own.objects:
+            if self._hold_until is None:
+                self._hold_until = now + HAND_OVER_TIMEOUT_S
+            if now < self._hold_until:
+                waits = {known.address_type for known in self._own.objects.values()} - self._covered
+        going = [known for _, known in sorted(self._own.objects.items()) if known.address_type not in waits]
+        return MirrorPlan(tuple(PlannedWrite.delete(known.metadata) for known in going), counted=False)
+
+    def _mirror(self, endpoints: Endpoints | None, limits: MirrorLimits) -> MirrorPlan:
+        assert endpoints is not None, f"{self.key}: nothing to mirror"
+        mirror = mirror_of(endpoints, limits.per_subset)
+        writes, sizes = self._differences(endpoints, mirror, limits.per_slice)
+        notices = _notices(mirror, limits.per_subset)
+        if self._told == endpoints.metadata.resource_version:
+            notices = ()
+        self._told = endpoints.metadata.resource_version
+        return MirrorPlan(writes, notices, sizes)
+
+    def _differences(
+        self, endpoints: Endpoints, mirror: Mirror, per_slice: int | None
+    ) -> tuple[tuple[PlannedWrite, ...], MirrorSizes]:
+        wanted = slice_meta(endpoints)
+        known: dict[GroupKey, list[EndpointSlice]] = {}
+        for _, mirrored in sorted(self._own.objects.items()):
+            known.setdefault(group_key(mirrored), []).append(mirrored)
+        creates: list[MirrorGroup] = []
+        updates: list[PlannedWrite] = []
+        last: list[PlannedWrite] = []
+        spare: list[EndpointSlice] = []
+        added = 0
+        updated = 0
+        removed = 0
+        slices = 0
+        for group in mirror.groups:
+            held = known.pop((group.address_type, group.ports), [])
+            arrangement = in_one(group, held, wanted) if per_slice is None else packed(group, held, wanted, per_slice)
+            creates += arrangement.new
+            spare += arrangement.spare
+            slices += len(arrangement.kept) + len(arrangement.new)
+            added += sum(len(group.content) for group in arrangement.new)
+            for kept in arrangement.kept:
+                before = kept.held
+                after = kept.group.content
+                if kept.changed:
+                    (last if kept.gives else updates).append(update_slice(kept.known, wanted, kept.group))
+                added += len(after.keys() - before.keys())
+                removed += len(before.keys() - after.keys())
+                updated += sum(before.get(identity, text) != text for identity, text in after.items())
+        for left in known.values():
+            spare += left
+        removed += sum(len(known.endpoints or ()) for known in spare)
+        self.counts = (mirror.endpoints, slices)
+        writes = self._recycle(endpoints, wanted, creates, updates=updates, last=last, spare=spare)
+        return writes, MirrorSizes(added, updated, removed, mirror.skipped)
+
+    def _recycle(
+        self,
+        endpoints: Endpoints,
+        wanted: SliceMeta,
+        creates: list[MirrorGroup],
+        *,
+        updates: list[PlannedWrite],
+        last: list[PlannedWrite],
+        spare: list[EndpointSlice],
+    ) -> tuple[PlannedWrite, ...]:
+        """Creates, updates, those that move endpoints away, deletes: what moves is in its new place before it leaves
+        its old one (``packing``).  An object that is on its way out gets no new slices."""
+        meta = endpoints.metadata
+        made: list[PlannedWrite] = []
+        left = sorted(spare, key=lambda known: known.metadata.name)
+        for group in creates:
+            reused = next((known for known in left if known.address_type == group.address_type), None)
+            if reused is not None:
+                left.remove(reused)
+                updates.append(update_slice(reused, wanted, group))
+            elif meta.deletion_timestamp is None:
+                made.append(create_slice(meta.namespace, meta.name, wanted, group))
+        return (*made, *updates, *last, *(PlannedWrite.delete(known.metadata) for known in left))
+
+    def finish(self, plan: MirrorPlan, answers: Sequence[bytes], error: StatusError | None, now: float) -> None:
+        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one failed."""
+        for write, answer in zip(plan.writes, answers, strict=False):
+            self._own.succeeded(write, answer, lambda body: decode(body, EndpointSlice), now)
+        if error is not None:
+            self._own.failed(plan.writes[len(answers)], error)
+        self._own.ended()
+
+    def deadline(self) -> float | None:
+        """When to plan again although nothing happens."""
+        waiting = self._hold_until if self._own.objects else None
+        return min((time for time in (self._own.deadline(), waiting) if time is not None), default=None)
+
+    def check(self) -> None:
+        self._own.check()
+
+
+def _notices(mirror: Mirror, max_per_subset: int) -> tuple[Notice, ...]:
+    notices = []
+    if mirror.invalid:
+        message = f"Skipped {mirror.invalid} invalid IP addresses when mirroring to EndpointSlices"
+        notices.append(Notice(True, "InvalidIPAddress", message))
+    if mirror.skipped > mirror.invalid:
+        message = (
+            f"A max of {max_per_subset} addresses can be mirrored to EndpointSlices per Endpoints subset. "
+            f"{mirror.skipped} addresses were skipped"
+        )
+        notices.append(Notice(True, "TooManyAddressesToMirror", message))
+    return tuple(notices)

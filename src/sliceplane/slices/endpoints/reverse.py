@@ -1,0 +1,178 @@
+"""The way back from EndpointSlices to Endpoints, for readers that know nothing else (the reverse of KEP-0752's
+mirroring).
+
+A ``ReverseSource`` holds what the slices of one Service say, and gives the subsets of its Endpoints.  Slices with the
+same ports are one *group* whose addresses are kept sorted and encoded, so a changed endpoint costs its own address;
+where a Service has one group, as nearly all have, writing joins texts that are there.  Several groups are packed anew
+(``slices.endpoints.subsets``), as readers of Endpoints expect it.
+
+What Endpoints cannot say is left out: host names as addresses, ports without a number, addresses of an endpoint beyond
+its first (which is all that consumers of slices use), more than 1,000 addresses.  An endpoint that is terminating is
+in Endpoints only if it is said to be ready, which is what ``publishNotReadyAddresses`` does to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
+from sliceplane.kit.containers import SortedDict
+from sliceplane.kit.ip import Family
+from sliceplane.slices.content import Ports, canonical_ports
+from sliceplane.slices.endpoints.subsets import AddressKey, RenderedSubsets, Subset, address_text, render
+
+
+class AddressEntry(NamedTuple):
+    """An address, encoded, as one slice has it."""
+
+    ready: bool
+    text: bytes
+
+
+class SliceContent(NamedTuple):
+    """What counts of a slice.  Equal views need equal Endpoints."""
+
+    family: Family
+    ports: Ports
+    entries: dict[AddressKey, AddressEntry]
+
+
+def view_of(observed: EndpointSlice) -> SliceContent | None:
+    """``None``: nothing in it that Endpoints could hold."""
+    if observed.address_type not in ("IPv4", "IPv6"):
+        return None
+    ports = tuple(port for port in canonical_ports(observed.ports or ()) if port.port is not None)
+    if observed.ports and not ports:
+        return None  # all ports by name alone: there is nothing that a reader could dial
+    entries: dict[AddressKey, AddressEntry] = {}
+    for endpoint in observed.endpoints or ():
+        ready = _is_ready(endpoint)
+        if ready is None or not endpoint.addresses:
+            continue
+        target = endpoint.target_ref
+        key = endpoint.addresses[0], target.uid if target is not None else ""
+        if key not in entries or (ready and not entries[key].ready):
+            entries[key] = AddressEntry(
+                ready, address_text(key[0], endpoint.hostname or "", endpoint.node_name, target)
+            )
+    return SliceContent("IPv6" if observed.address_type == "IPv6" else "IPv4", ports, entries)
+
+
+def _is_ready(endpoint: SliceEndpoint) -> bool | None:
+    """``None``: not in Endpoints at all."""
+    said = endpoint.conditions
+    if said.ready is None or said.ready:
+        return True
+    return None if said.terminating else False
+
+
+class SharedGroup:
+    """The addresses of all slices of one family with the same ports.  Changed by ``ReverseSource`` alone.
+
+    An address that several slices have (it moves from one to another, say) is ready if one of them says so.
+    """
+
+    __slots__ = ("_held", "ready", "waiting")
+
+    def __init__(self) -> None:
+        #: the slices that have it, by name, with what they say
+        self._held: dict[AddressKey, tuple[tuple[str, AddressEntry], ...]] = {}
+        self.ready: SortedDict[AddressKey, bytes] = SortedDict()
+        self.waiting: SortedDict[AddressKey, bytes] = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def put(self, key: AddressKey, name: str, entry: AddressEntry | None) -> None:
+        """The slice *name* has this *entry* now, or none."""
+        others = [entry for entry in self._held.get(key, ()) if entry[0] != name]
+        held = others if entry is None else [*others, (name, entry)]
+        self.ready.pop(key, None)
+        self.waiting.pop(key, None)
+        if not held:
+            self._held.pop(key, None)
+            return
+        self._held[key] = tuple(sorted(held, key=lambda entry: entry[0]))
+        shown = _shown(self._held[key])
+        (self.ready if shown.ready else self.waiting)[key] = shown.text
+
+    def check(self) -> None:
+        assert self._held.keys() == self.ready.keys() | self.waiting.keys(), "an address is held and not shown"
+        assert not self.ready.keys() & self.waiting.keys(), "an address is ready and not"
+        for key, held in self._held.items():
+            shown = _shown(held)
+            assert (self.ready if shown.ready else self.waiting)[key] == shown.text, f"{key} is not shown as {shown}"
+
+
+def _shown(held: Sequence[tuple[str, AddressEntry]]) -> AddressEntry:
+    return next((entry for _, entry in held if entry.ready), held[0][1])
+
+
+class ReverseSource:
+    """What the slices of one Service say.  Owned by the controller."""
+
+    def __init__(self) -> None:
+        self._views: dict[str, SliceContent] = {}
+        self._groups: dict[tuple[Family, Ports], SharedGroup] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is a slice at all, be it an empty one."""
+        return bool(self._views)
+
+    @property
+    def families(self) -> frozenset[Family]:
+        return frozenset(view.family for view in self._views.values())
+
+    def put(self, name: str, view: SliceContent | None) -> bool:
+        """The slice *name* is so now, or gone.  Whether that can make a difference to Endpoints."""
+        before = self._views.pop(name, None)
+        if view is not None:
+            self._views[name] = view
+        if before == view:
+            return False
+        if before is not None and (view is None or before[:2] != view[:2]):
+            self._move(name, before[:2], before.entries, {})
+            before = None
+        if view is not None:
+            self._move(name, view[:2], {} if before is None else before.entries, view.entries)
+        return True
+
+    def _move(
+        self,
+        name: str,
+        which: tuple[Family, Ports],
+        before: dict[AddressKey, AddressEntry],
+        after: dict[AddressKey, AddressEntry],
+    ) -> None:
+        if not (before or after):
+            return
+        group = self._groups.get(which)
+        if group is None:
+            group = self._groups[which] = SharedGroup()
+        for key in before:
+            if key not in after:
+                group.put(key, name, None)
+        for key, entry in after.items():
+            if before.get(key) != entry:
+                group.put(key, name, entry)
+        if not group:
+            del self._groups[which]
+
+    def render(self, family: Family) -> RenderedSubsets:
+        """At most as many addresses as one object may hold."""
+        parts = (
+            Subset(ports, group.ready, group.waiting)
+            for (which, ports), group in self._groups.items()
+            if which == family
+        )
+        return render(parts, truncate=True, ready_wins=True, named=True)
+
+    def check(self) -> None:
+        expected: dict[tuple[Family, Ports], set[AddressKey]] = {}
+        for view in self._views.values():
+            if view.entries:
+                expected.setdefault(view[:2], set()).update(view.entries)
+        assert {which: group.ready.keys() | group.waiting.keys() for which, group in self._groups.items()} == expected
+        for group in self._groups.values():
+            group.check()

@@ -1,0 +1,87 @@
+"""Put a question to a heuristic so that whatever it does costs its own Services their hints and nothing else.
+
+The answer is checked, copied and made plain, or it is a sentence: a ``HeuristicError`` in its own words, any other
+exception with its type, nonsense with what is wrong about it.  What cannot be guarded against is a heuristic that
+does not come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from sliceplane.slices.heuristics.types import (
+    EndpointPlace,
+    Heuristic,
+    HeuristicError,
+    Hints,
+    LocalHeuristic,
+    ServiceView,
+    ZonalHeuristic,
+    ZoneView,
+    problem_of_allocation,
+    problem_of_hints,
+)
+
+#: of the sentence, in characters: an Event and a condition have room for it
+PROBLEM_MAX: Final = 512
+
+#: the zone of the endpoints -> hinted zones -> how many endpoints of the zone have these; no zeros
+Portions = dict[str, dict[tuple[str, ...], int]]
+#: gives the heuristic of a name (``domain/Name``), or a sentence that says why there is none
+Find = Callable[[str], Heuristic | str]
+
+
+def ask_local(
+    heuristic: LocalHeuristic, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
+) -> Hints | str:
+    try:
+        answer: object = heuristic.hints(service, endpoint, zones)
+        if not isinstance(answer, Hints):
+            return _nonsense(f"the answer is a {type(answer).__name__}, not Hints")
+        problem = problem_of_hints(answer)
+        return _nonsense(problem) if problem else Hints(tuple(answer.zones), tuple(answer.nodes))
+    except Exception as error:
+        return _told(error)
+
+
+def ask_zonal(
+    heuristic: ZonalHeuristic, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
+) -> Portions | str:
+    """The order within ``Portions`` is the heuristic's."""
+    try:
+        answer = heuristic.allocate(service, dict(endpoints), zones)
+        problem = problem_of_allocation(answer, endpoints)
+        if problem:
+            return _nonsense(problem)
+        portions: Portions = {}
+        for zone in endpoints:
+            mine = portions[zone] = {}
+            for portion in answer[zone]:
+                if portion.count:
+                    named = tuple(portion.zones)
+                    mine[named] = mine.get(named, 0) + portion.count
+        return portions
+    except Exception as error:
+        return _told(error)
+
+
+def problem_of_heuristic(candidate: object, name: str) -> str:
+    """Why *candidate* cannot be the heuristic *name*; "" if it can."""
+    if getattr(candidate, "name", None) != name:
+        return f"its name is {getattr(candidate, 'name', None)!r}"
+    method = {"local": "hints", "zonal": "allocate"}.get(str(getattr(candidate, "kind", None)))
+    if method is None:
+        return f"its kind is {getattr(candidate, 'kind', None)!r}, not 'local' or 'zonal'"
+    return "" if callable(getattr(candidate, method, None)) else f"it has no method {method}"
+
+
+def _nonsense(problem: str) -> str:
+    return f"its answer cannot be used: {problem}"[:PROBLEM_MAX]
+
+
+def _told(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if not isinstance(error, HeuristicError):
+        text = f"it failed with {type(error).__name__}: {text}" if text else f"it failed with {type(error).__name__}"
+    return (text or "it cannot, and does not say why")[:PROBLEM_MAX]

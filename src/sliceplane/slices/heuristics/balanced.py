@@ -1,0 +1,197 @@
+"""``sliceplane.dev/Balanced``: the own zone first, and no endpoint expected to carry more than a stated bound.
+
+The model: a zone sends its ``share`` of the traffic, evenly to the endpoints hinted for it.  With n endpoints, the load
+of an endpoint is measured in fair shares, 1 being the n-th part of everything; the bound is ``1 + overload``.
+A zone with traffic ``t = share * n`` needs ``ceil(t / bound)`` endpoints.
+
+1. Zones that together need more endpoints than there are (few endpoints, coarse numbers) share: the one that lacks
+   most is joined with the least loaded one, until the needs fit.  All zones joined is plain even spreading, whose load
+   is 1, so this always ends well; topology-aware hints give up at this point.
+2. A group that lacks endpoints borrows exactly as many, from those that are then still loaded least.  A borrowed
+   endpoint serves the borrower alone, as with topology-aware hints: it is the spill that is needed, and no more.
+3. Everybody else keeps all endpoints to themselves.
+
+Endpoints in a zone without ready nodes, or without a zone, are lent first; those that no group needs go to the group
+with the highest load, since proxies ignore all hints of a Service if one endpoint has none.
+
+The overload is 20% unless the Service has the annotation ``sliceplane.dev/max-overload`` ("50%" or "0.5").
+The cost is that of zones, never of endpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Final, Literal
+
+from sliceplane.api.discovery import HINTS_MAX
+from sliceplane.slices.heuristics.types import Allocation, HeuristicError, Portion, ServiceView, ZoneView
+
+ANNOTATION_MAX_OVERLOAD: Final = "sliceplane.dev/max-overload"
+OVERLOAD_DEFAULT: Final = 0.2
+OVERLOAD_MAX: Final = 100.0
+#: sums of shares are floats
+_EPSILON: Final = 1e-9
+#: halvings in the search for a load; the remainder is dealt out one by one
+_HALVINGS: Final = 60
+
+
+@dataclass(slots=True)
+class _Group:
+    """Zones that share their endpoints; usually one.  ``held``: zone of the endpoints -> how many serve the group.
+
+    The group without names holds the endpoints that are in no zone with nodes.
+    """
+
+    names: tuple[str, ...]
+    traffic: float
+    held: dict[str, int]
+
+    @property
+    def count(self) -> int:
+        return sum(self.held.values())
+
+    def load(self, lent: int = 0) -> float:
+        """Expected load of its endpoints, were *lent* of them gone."""
+        left = self.count - lent
+        if left > 0:
+            return self.traffic / left
+        return float("inf") if self.traffic > _EPSILON else 0.0
+
+    def needs(self, bound: float) -> int:
+        return ceil(self.traffic / bound - _EPSILON)
+
+    def surplus(self, bound: float) -> int:
+        return max(0, self.count - self.needs(bound))
+
+
+class Balanced:
+    """A ``ZonalHeuristic``."""
+
+    name: Final = "sliceplane.dev/Balanced"
+    kind: Literal["zonal"] = "zonal"
+
+    def allocate(self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]) -> Allocation:
+        bound = 1.0 + overload_of(service.annotations)
+        total = sum(endpoints.values())
+        whole = sum(zone.share for zone in zones)
+        groups: list[_Group] = []
+        if whole > 0:
+            groups = _joined([_own_group(zone, zone.share / whole * total, endpoints) for zone in zones], total, bound)
+        if len(groups) < 2:
+            # no group shares, or all share everything: that is what no hints mean
+            return {zone: (Portion(count, ()),) for zone, count in endpoints.items()}
+        known = {zone.name for zone in zones}
+        spare = _Group((), 0.0, {zone: count for zone, count in endpoints.items() if zone not in known})
+        _lend([spare, *groups], bound)
+        _give_away(spare, max(groups, key=lambda group: (group.load(), group.names)))
+        return {zone: _portions(zone, groups) for zone in endpoints}
+
+
+def overload_of(annotations: Mapping[str, str]) -> float:
+    """The part of a fair share that an endpoint may carry on top of it.  Raises ``HeuristicError``."""
+    text = annotations.get(ANNOTATION_MAX_OVERLOAD)
+    if text is None:
+        return OVERLOAD_DEFAULT
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= OVERLOAD_MAX:
+        raise HeuristicError(f"{ANNOTATION_MAX_OVERLOAD} is {text!r}, not a part such as 20% or 0.2")
+    return value
+
+
+def _own_group(zone: ZoneView, traffic: float, endpoints: Mapping[str, int]) -> _Group:
+    count = endpoints.get(zone.name, 0)
+    return _Group((zone.name,), traffic, {zone.name: count} if count else {})
+
+
+def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
+    """Join until the needs fit into *total*; what the whole needs alone, one group with load 1, always does."""
+    while sum(group.needs(bound) for group in groups) > total:
+        neediest = max(groups, key=lambda group: (group.needs(bound) - group.count, group.names))
+        others = [group for group in groups if group is not neediest]
+        partner = min(others, key=lambda group: (group.load(), group.names))
+        names = tuple(sorted((*neediest.names, *partner.names)))
+        joined = _Group(names, neediest.traffic + partner.traffic, {**neediest.held, **partner.held})
+        groups = [joined if group is neediest else group for group in groups if group is not partner]
+    if len(groups) > 1 and any(len(group.names) > HINTS_MAX for group in groups):
+        most = max(len(group.names) for group in groups)
+        raise HeuristicError(f"{most} zones would have to share endpoints, and an endpoint can name {HINTS_MAX}")
+    return groups
+
+
+def _lend(groups: list[_Group], bound: float) -> None:
+    """Move endpoints to groups that lack some.  Changes *groups*."""
+    wants = [(group, group.needs(bound) - group.count) for group in groups]
+    lacking = sum(amount for _, amount in wants if amount > 0)
+    loans: list[tuple[str, int]] = []
+    for group, amount in zip(groups, _amounts(groups, lacking, bound), strict=True):
+        loans += _take(group, amount)
+    loans.reverse()  # dealt out from the end
+    for group, amount in wants:
+        while amount > 0:
+            zone, count = loans.pop()
+            taken = min(count, amount)
+            group.held[zone] = group.held.get(zone, 0) + taken
+            amount -= taken
+            if taken < count:
+                loans.append((zone, count - taken))
+    assert not loans, f"{loans} were lent and not taken"
+
+
+def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
+    """How many each group lends: *wanted* in all, so that the highest load among lenders is the least possible."""
+    amounts = [0] * len(groups)
+    for index, group in enumerate(groups):
+        if group.traffic <= _EPSILON:  # lends without being loaded more
+            amounts[index] = min(group.count, wanted)
+            wanted -= amounts[index]
+    lenders = [index for index, group in enumerate(groups) if group.traffic > _EPSILON and group.surplus(bound)]
+    low = 0.0
+    high = bound
+    for _ in range(_HALVINGS if wanted else 0):
+        load = (low + high) / 2
+        if sum(_lendable(groups[index], load, bound) for index in lenders) < wanted:
+            low = load
+        else:
+            high = load
+    for index in lenders if wanted else ():
+        amounts[index] = _lendable(groups[index], low, bound)
+    for _ in range(wanted - sum(amounts[index] for index in lenders)):
+        able = [index for index in lenders if amounts[index] < groups[index].surplus(bound)]
+        next_one = min(able, key=lambda index: (groups[index].load(lent=amounts[index] + 1), groups[index].names))
+        amounts[next_one] += 1
+    return amounts
+
+
+def _lendable(group: _Group, load: float, bound: float) -> int:
+    """How many *group* can give away and not be loaded beyond *load*."""
+    if load <= 0:
+        return 0
+    return max(0, min(group.surplus(bound), floor(group.count - group.traffic / load + _EPSILON)))
+
+
+def _take(group: _Group, amount: int) -> Iterator[tuple[str, int]]:
+    """Runs of endpoints out of *group*, zone by zone."""
+    for zone in sorted(group.held):
+        taken = min(group.held[zone], amount)
+        if taken:
+            group.held[zone] -= taken
+            amount -= taken
+            yield zone, taken
+
+
+def _give_away(spare: _Group, to: _Group) -> None:
+    for zone, count in _take(spare, spare.count):
+        to.held[zone] = to.held.get(zone, 0) + count
+
+
+def _portions(zone: str, groups: list[_Group]) -> tuple[Portion, ...]:
+    """The zone's own group first, then borrowers by name."""
+    portions = [
+        (zone not in group.names, Portion(group.held[zone], group.names)) for group in groups if group.held.get(zone)
+    ]
+    return tuple(portion for _, portion in sorted(portions, key=lambda pair: (pair[0], pair[1].zones)))

@@ -1,0 +1,24 @@
+"""The heuristics that come with us; they need no entry point to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from sliceplane.slices.heuristics.balanced import Balanced
+from sliceplane.slices.heuristics.spread_constraints import SpreadConstraints
+from sliceplane.slices.heuristics.types import Heuristic
+
+_OURS: Final[tuple[Heuristic, ...]] = (Balanced(), SpreadConstraints())
+SHIPPED: Final[Mapping[str, Heuristic]] = MappingProxyType({heuristic.name: heuristic for heuristic in _OURS})
+
+
+def unknown(name: str) -> str:
+    """The sentence for a name that no heuristic has."""
+    return f"no heuristic {name} is installed"
+
+
+def find_shipped(name: str) -> Heuristic | str:
+    """An ``asking.Find`` that knows no others."""
+    return SHIPPED.get(name) or unknown(name)

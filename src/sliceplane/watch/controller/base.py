@@ -1,0 +1,189 @@
+"""The shape of every controller core, and the values that it exchanges with its host.
+
+A host (``controllers.io``, or the simulator) owns informers and a client.  It calls, always from one place
+at a time:
+
+1. ``on_change`` for every difference that an informer reports, and ``on_synced`` once, after the first
+   list of *every* watched resource was delivered;
+2. ``take_work`` when something happened or ``next_deadline`` has passed;
+3. ``on_done`` when a job's writes were performed (or one of them failed).
+
+A ``Job`` is a list of writes for one key, to be performed **in order, stopping at the first error**.  A
+controller never hands out two unfinished jobs with one key; jobs with different keys may run side by side.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document, Object, ObjectMeta
+from sliceplane.api.own_writes import delete_options
+from sliceplane.api.requests import Selection, Write
+from sliceplane.api.scheme import Resource
+from sliceplane.kit.metrics import Family
+from sliceplane.kit.names import GENERATED_ALPHABET, GENERATED_BASE_MAX, GENERATED_SUFFIX_LENGTH
+from sliceplane.watch.cache import Change, Mark
+
+__all__ = [
+    "Controller",
+    "ControllerInfo",
+    "Done",
+    "EventNote",
+    "Job",
+    "MarkReader",
+    "Measured",
+    "Selection",
+    "Work",
+    "Write",
+    "as_told",
+    "deletion",
+]
+
+_GENERATED_SUFFIX: Final = f"[{GENERATED_ALPHABET}]{{{GENERATED_SUFFIX_LENGTH}}}"
+
+
+def deletion(resource: Resource, meta: ObjectMeta) -> Write:
+    """Of this very object: one of its name that came since stays; one that is gone, or going, is no error."""
+    return Write(
+        verb="delete",
+        resource=resource,
+        namespace=meta.namespace,
+        name=meta.name,
+        body=delete_options(meta.uid),
+        tolerate=("NotFound", "Conflict"),
+    )
+
+
+def as_told(write: Write, error: StatusError) -> StatusError:
+    """What a controller is told of *error* of *write*: the same each time, if it is the same failure.
+
+    A create with ``generateName`` gets another name at every try, and what refuses the object (a quota, say) puts that
+    name into its message, as Kubernetes' admission does.  The name is of nothing that exists.  Said again with each
+    retry it would make each retry a new Event, a new condition and a new line; so the prefix is shown in its place.
+    """
+    if write.verb != "create" or write.name:
+        return error
+    meta = decode(write.body, Object).metadata
+    prefix = meta.generate_name
+    if meta.name or not prefix:
+        return error
+    made_up = re.compile(f'"{re.escape(prefix[:GENERATED_BASE_MAX])}{_GENERATED_SUFFIX}"')
+    return replace(error, message=made_up.sub(lambda _: f'"{prefix}"', error.message))
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes for one key, in order.  ``token`` is the controller's own mark, given back in ``Done``."""
+
+    key: str
+    writes: tuple[Write, ...]
+    token: Any = None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """How a job ended.
+
+    ``results[i]`` is the server's answer to ``job.writes[i]``: the object's JSON bytes (the deleted object
+    or a Status for a delete; empty if the error was tolerated).  If ``error`` is set, the write after the
+    last result failed with it and the rest was not tried.
+    """
+
+    job: Job
+    results: tuple[bytes, ...]
+    error: StatusError | None = None
+
+
+def condition_write(resource: Resource, namespace: str, name: str, uid: str, condition: Document) -> Write:
+    """Tells *condition* in the status of the object with this *uid*; conditions of other types stay."""
+    return Write(
+        verb="patch",
+        resource=resource,
+        namespace=namespace,
+        name=name,
+        subresource="status",
+        body=encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}),
+        patch_type="strategic",
+        tolerate=("NotFound", "Conflict"),
+    )
+
+
+class EventNote(msgspec.Struct, frozen=True, kw_only=True):
+    """An Event for people (``kubectl describe``): the host's recorder makes and writes the Event object."""
+
+    regarding: Object
+    regarding_resource: Resource
+    type: Literal["Normal", "Warning"]
+    reason: str
+    note: str
+    component: str
+    #: what was done or tried, in CamelCase (events.k8s.io)
+    action: str = "Reconcile"
+    #: a second object that the note is about
+    related: Object | None = None
+    related_resource: Resource | None = None
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a controller wants done now: jobs (in the order in which they became due) and notes.
+
+    ``relist``: selections among those that it watches whose caches are wrong, to be listed anew.
+    """
+
+    jobs: tuple[Job, ...] = ()
+    notes: tuple[EventNote, ...] = ()
+    relist: tuple[Selection, ...] = ()
+
+
+@dataclass(slots=True)
+class ControllerInfo:
+    """Static facts, for the host, logs, metrics and ``--controllers``."""
+
+    name: str  # "endpointslice-controller"
+    watches: tuple[Selection, ...]
+    aliases: tuple[str, ...] = field(default_factory=tuple)
+    #: what metrics call its work queue, if not by its name
+    queue: str = ""
+
+
+class Controller(Protocol):
+    """A controller core.  Times are seconds since the epoch."""
+
+    @property
+    def info(self) -> ControllerInfo: ...
+
+    def on_change(self, change: Change[Object], now: float) -> None: ...
+
+    def on_synced(self, now: float) -> None:
+        """Every cache is filled; before this call ``take_work`` must yield nothing."""
+
+    def take_work(self, now: float, max_jobs: int) -> Work:
+        """At most *max_jobs* jobs; the host asks again when one is done."""
+
+    def on_done(self, done: Done, now: float) -> None: ...
+
+    def next_deadline(self) -> float | None:
+        """When ``take_work`` may have something without a further event; ``None``: never."""
+
+    def check(self) -> None:
+        """Assert every invariant of the owned state.  Costs O(state); on in tests."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A controller with figures for monitoring.  They begin anew with each life; monitoring knows how to read that."""
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        """Frozen, as they are now.  Costs O(figures), and only when asked."""
+
+
+@runtime_checkable
+class MarkReader(Protocol):
+    """A controller that wants to know how far its caches are, and not only what changed in them."""
+
+    def on_mark(self, mark: Mark, now: float) -> None:
+        """After the changes that lead there."""

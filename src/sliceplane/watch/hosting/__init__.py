@@ -1,0 +1,1 @@
+"""Runs controllers: informers feed their events, one loop each executes their writes."""

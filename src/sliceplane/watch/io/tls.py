@@ -1,0 +1,144 @@
+"""What a TLS connection is made with, kept current: certificates in files change while we run, and some are handed out
+by a login program.
+
+A context is never changed once connections were made with it; a new one is made, under a new number, and a client
+that keeps connections opens new ones when the number has changed.  Files that cannot be read at that moment (they are
+being replaced) leave everything as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_bytes
+from sliceplane.kit.io.log import get_logger
+
+#: between two looks at the files
+LOOK_S = 5.0
+
+_log = get_logger("client")
+
+
+class Pem(msgspec.Struct, frozen=True):
+    """PEM text that was given, or is in a file that may change."""
+
+    data: bytes = b""
+    path: Path | None = None
+
+    def read(self) -> bytes:
+        """Raises ``OSError``."""
+        return self.data or (b"" if self.path is None else read_bytes(self.path, CREDENTIAL_BYTES_MAX))
+
+
+NO_PEM: Final = Pem()
+
+
+class Tls:
+    """Owned by one connection.  *authority* without text: the system's.  Raises ``OSError`` and ``ssl.SSLError`` for
+    what cannot be used from the start."""
+
+    def __init__(
+        self,
+        *,
+        authority: Pem = NO_PEM,
+        certificate: Pem = NO_PEM,
+        key: Pem = NO_PEM,
+        insecure: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._authority = authority
+        self._certificate = certificate
+        self._key = key
+        self._insecure = insecure
+        self._clock = clock
+        #: from a login program; beats the configured one
+        self._given = b""
+        self._stamps = self._look()
+        self._looked_at = clock()
+        self._number = 1
+        self._context = self._make()
+
+    def current(self) -> tuple[int, ssl.SSLContext]:
+        """The context for new connections, and its number."""
+        now = self._clock()
+        if now - self._looked_at >= LOOK_S:
+            self.look_again()
+        return self._number, self._context
+
+    def look_again(self) -> None:
+        """Look at the files now."""
+        self._looked_at = self._clock()
+        stamps = self._look()
+        if stamps != self._stamps:
+            self._replace(stamps)
+
+    def use(self, pem: bytes) -> None:
+        """*pem*: a certificate and its key, from a login program.  Raises ``ssl.SSLError``."""
+        if pem == self._given:
+            return
+        before, self._given = self._given, pem
+        try:
+            self._context = self._make()
+        except (OSError, ssl.SSLError):
+            self._given = before
+            raise
+        self._number += 1
+
+    def _replace(self, stamps: tuple[object, ...]) -> None:
+        try:
+            context = self._make()
+        except (OSError, ssl.SSLError) as error:
+            _log.warning("changed certificates cannot be used", problem=str(error))
+            return
+        # Taken before the files were read: a change in between is found by the next look.
+        self._stamps = stamps
+        self._context = context
+        self._number += 1
+
+    def _look(self) -> tuple[object, ...]:
+        return tuple(stamp(pem.path) for pem in (self._authority, self._certificate, self._key))
+
+    def _make(self) -> ssl.SSLContext:
+        authority = self._authority.read()
+        context = ssl.create_default_context(cadata=authority.decode() if authority else None)
+        if self._insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        pem = self._given or b"\n".join(filter(None, (self._certificate.read(), self._key.read())))
+        if pem:
+            _load(context, pem)
+        return context
+
+
+def _load(context: ssl.SSLContext, pem: bytes) -> None:
+    """OpenSSL takes certificates from files only.  This one is in memory: a key has no business on a disk, and where
+    the file system is read-only there may be no folder for temporary files."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(pem)
+            file.flush()
+            context.load_cert_chain(file.name)
+        return
+    with os.fdopen(os.memfd_create("certificate"), "wb") as file:
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+
+
+def stamp(path: Path | None) -> object:
+    """Changes with the file, also behind symbolic links (as the kubelet swaps them); ``None``: there is none."""
+    if path is None:
+        return None
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,0 +1,245 @@
+"""The writing side: what the host hands over is kept as it is, made into rows later, and deflated by the hundred.
+
+To hand something over costs an append: changes, jobs and answers are frozen, so they can be looked at later.  Rows are
+made when ``THINGS_MAX`` of them wait, a block of ``ROWS_PER_BLOCK`` rows, and both when someone asks for the segments.
+The checkpoint of a segment is written a few objects with each block, from a list of what was there when it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+from zlib import compress
+
+import msgspec
+
+from sliceplane.api.discovery import LABEL_SERVICE_NAME
+from sliceplane.api.meta import Object
+from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
+from sliceplane.server.store.types import EventType, StoreEvent
+from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.controller.base import Done, EventNote, Work
+from sliceplane.watch.recorder.entries import SENT, SentVersion, SliceSent
+from sliceplane.watch.recorder.redact import Redactor
+from sliceplane.watch.recorder.ring import SEGMENT_BYTES, Ring, Segment
+from sliceplane.watch.recorder.rows import (
+    BEGAN,
+    CHANGE,
+    DONE,
+    ENDED,
+    MARK,
+    NOTHING,
+    REACHED,
+    SYNCED,
+    TURN,
+    Handed,
+    Name,
+    Rows,
+)
+
+#: that wait to be made into rows: each keeps its objects in memory
+THINGS_MAX: Final = 64
+ROWS_PER_BLOCK: Final = 256
+#: what they may hold in encoded objects
+BLOCK_BYTES_MAX: Final = 1 << 18
+CHECKPOINT_OBJECTS_PER_BLOCK: Final = 64
+#: an object of a checkpoint is about this large: to know beforehand whether a checkpoint is affordable
+_OBJECT_BYTES: Final = 60
+_encode_rows: Final = msgspec.msgpack.Encoder().encode
+
+
+class LifeRecord:
+    """What the host tells of one life of a controller, beside telling the controller.  Times are as told to it."""
+
+    __slots__ = ("_append", "_life", "_raw", "_recorder")
+
+    def __init__(self, recorder: Recorder, raw: list[Handed], life: int) -> None:
+        self._recorder = recorder
+        self._raw = raw
+        self._append = raw.append
+        self._life = life
+
+    def change(self, change: Change[Object], now: float) -> None:
+        self._append((CHANGE, now, self._life, change))
+        if len(self._raw) >= THINGS_MAX:
+            self._recorder.encode()
+
+    def reached(self, mark: Mark, now: float) -> None:
+        self._append((REACHED, now, self._life, mark))
+
+    def synced(self, now: float) -> None:
+        self._append((SYNCED, now, self._life))
+
+    def turn(self, work: Work, room: int, now: float) -> None:
+        if work.jobs:
+            self._append((TURN, now, self._life, room, work.jobs))
+        else:
+            self._append((TURN, now, self._life, room))
+            if len(self._raw) >= THINGS_MAX:
+                self._recorder.encode()
+        for note in work.notes:
+            self._recorder.on_note(note, now)
+
+    def done(self, done: Done, now: float) -> None:
+        self._append((DONE, now, self._life, done))
+
+    def ended(self, now: float, fault: str = "") -> None:
+        self._append((ENDED, now, self._life, fault))
+        if fault:
+            self._recorder.trigger(f"a controller failed: {fault}")
+        self._recorder.encode()
+
+
+class Recorder:
+    """Owned by one process.  *salt*: eight random bytes, see ``redact``."""
+
+    def __init__(self, limit_bytes: int, salt: bytes, now: float, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.ring = Ring(limit_bytes, segment_bytes)
+        self.redactor = Redactor(salt)
+        self._rows = Rows(self.redactor)
+        #: why nothing is recorded any more
+        self.fault = ""
+        self._raw: list[Handed] = []
+        self._lives_begun = 0
+        self._trigger = ""
+        self._at = now
+        #: of the block that is being made
+        self._entries = 0
+        self._checkpoint: Iterator[tuple[Name, Any]] = iter(())
+        self._segment = self.ring.begin(now, (), whole=True)
+
+    # -- what happens -----------------------------------------------------------------------------------
+
+    def begin(self, name: str, now: float) -> LifeRecord:
+        life = self._lives_begun
+        self._lives_begun += 1
+        self._raw.append((BEGAN, now, life, name))
+        return LifeRecord(self, self._raw, life)
+
+    def mark(self, kind: str, text: str, now: float) -> None:
+        self._raw.append((MARK, now, kind, text))
+
+    def sent(self, event: StoreEvent, watchers: int, size_bytes: int, now: float) -> None:
+        """The server put an *event* of a slice into queues of watches; see ``Hub.on_sent``."""
+        previous = event.previous
+        gone = event.type is EventType.DELETED and previous is not None
+        revision = previous.revision if gone and previous is not None else event.revision
+        key = event.record.key
+        service = f"{key.namespace}/{event.record.labels.get(LABEL_SERVICE_NAME, '')}"
+        sent = SliceSent(SentVersion(key.name, revision, gone), watchers, size_bytes)
+        self._raw.append((MARK, now, SENT, sent, service))
+        if len(self._raw) >= THINGS_MAX:
+            self.encode()
+
+    def on_note(self, note: EventNote, now: float) -> None:
+        """A controller tells people something."""
+        about = f"{note.regarding_resource.kind} {note.regarding.metadata.key}"
+        self.mark("event", f"{about}: {note.reason}: {note.note}", now)
+        if note.reason == CACHE_DIFFERS:
+            self.trigger(f"a node diverged: {note.regarding.metadata.name}")
+
+    def note_body(self, resource_version: str, body: bytes) -> None:
+        """An informer decoded it: managedFields, which no projection has, tell who wrote it."""
+        self._rows.note_body(resource_version, body)
+
+    def trigger(self, reason: str) -> None:
+        """What is kept should be saved; the owner decides whether it is."""
+        self._trigger = self._trigger or reason
+
+    def take_trigger(self) -> str:
+        reason, self._trigger = self._trigger, ""
+        return reason
+
+    def segments(self) -> tuple[Segment, ...]:
+        """All that is kept, to the last call.  They do not change any more."""
+        self.encode()
+        self._end_block()
+        while self.go_on_with_checkpoint():
+            pass
+        return tuple(
+            replace(
+                segment, checkpoint=list(segment.checkpoint), names=list(segment.names), blocks=list(segment.blocks)
+            )
+            for segment in self.ring.segments
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Entries that are in no block yet."""
+        return self._entries + len(self._raw)
+
+    # -- rows -------------------------------------------------------------------------------------------
+
+    def encode(self) -> None:
+        """Never raises: a fault of the recorder is not to be one of the plane.  It ends the recording, and is kept."""
+        raw = self._raw
+        if raw and not self.fault:
+            try:
+                self._rows.add_all(raw)
+                self._entries += len(raw)
+                self._at = raw[-1][1]
+                if len(self._rows.made) >= ROWS_PER_BLOCK or self._rows.size_bytes > BLOCK_BYTES_MAX:
+                    self._end_block()
+            except Exception as error:
+                self.fault = f"{type(error).__name__}: {error}"
+                self._rows.made.clear()
+        raw.clear()
+
+    def _end_block(self) -> None:
+        rows = self._rows
+        if rows.made:
+            block = compress(_encode_rows(rows.made), 1)
+            self.ring.add(compress(_encode_rows(rows.end_block(self._at)), 1), block, self._entries)
+            self._entries = 0
+        self.go_on_with_checkpoint()
+        if self.ring.is_full(at_rest=rows.at_rest):
+            self._begin_segment()
+
+    def _begin_segment(self) -> None:
+        while self.go_on_with_checkpoint():
+            pass
+        whole = self.ring.affords(len(self._rows) * _OBJECT_BYTES)
+        self._segment = self.ring.begin(self._at, self._rows.lives(), whole=whole)
+        self._checkpoint = self._rows.begin_segment(whole=whole)
+
+    def go_on_with_checkpoint(self) -> bool:
+        """A few objects more of the checkpoint, which every block brings, too.  Whether there were any."""
+        rows: list[tuple[Any, ...]] = []
+        size = 0
+        for name, newest in islice(self._checkpoint, CHECKPOINT_OBJECTS_PER_BLOCK):
+            whole = self._rows.packer.whole(newest)
+            rows.append((*name, NOTHING, whole))
+            size += len(whole)
+            if size > BLOCK_BYTES_MAX:
+                break
+        if rows:
+            self.ring.add_checkpoint(self._segment, compress(_encode_rows(rows), 1))
+        return bool(rows)
+
+    def check(self) -> None:
+        self.ring.check()
+        self._rows.check()
+
+
+class _NoRecord(LifeRecord):
+    """Of a host without a recorder."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        pass
+
+    def _nothing(self, *_: object) -> None:
+        pass
+
+    change = reached = synced = turn = done = ended = _nothing  # type: ignore[assignment]  # they take any
+
+
+_NO_RECORD: Final = _NoRecord()
+
+
+def begin_record(recorder: Recorder | None, name: str, now: float) -> LifeRecord:
+    """Of a controller that begins; of nothing where there is no *recorder*."""
+    return _NO_RECORD if recorder is None else recorder.begin(name, now)

@@ -1,0 +1,145 @@
+"""The xDS server's doors: TLS with optional client certificates, and a plain one that only this machine reaches."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from sliceplane.consume.io.accounts import Rule
+from sliceplane.consume.io.child import ChildService, shown_place
+from sliceplane.kit.io.identity import in_use
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.rng import Rng
+from sliceplane.server.io.connections.tls import serving_context
+from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.service import ServiceContext
+from sliceplane.watch.io.tls import LOOK_S, stamp
+from sliceplane.xds.io.authentication import ReviewedTokens, Unsecured
+from sliceplane.xds.io.connection import Handler
+from sliceplane.xds.io.transport import CALLS_PER_USER_MAX, GrpcListener
+
+_BACKLOG = 1024
+#: the chart's (``xds-rbac.yaml``)
+RULES: Final = (
+    Rule("", ("services", "nodes"), ("list", "watch")),
+    Rule("discovery.k8s.io", ("endpointslices",), ("list", "watch")),
+    Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
+    Rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
+    Rule("events.k8s.io", ("events",), ("create", "patch")),
+)
+_log = get_logger("xds")
+
+
+class XdsService(ChildService):
+    """The xDS server of an embedded plane (``sliceplane up --xds``), with the plane's certificate and authority.
+
+    *pages*: where ``sliceplane xds status`` finds it; ``None``: where it is looked for first.
+    """
+
+    def __init__(self, listen: tuple[str, int], pages: tuple[str, int] | None = None) -> None:
+        super().__init__("xds", "--bind-address", listen, RULES)
+        self._pages = () if pages is None else (f"--metrics-bind-address={shown_place(*pages)}",)
+
+    def flags(self, context: ServiceContext) -> tuple[str, ...]:
+        pki = context.pki
+        return (
+            f"--tls-cert-file={pki / 'apiserver.crt'}",
+            f"--tls-private-key-file={pki / 'apiserver.key'}",
+            f"--client-ca-file={pki / 'ca.crt'}",
+            *self._pages,
+        )
+
+
+class Doors(msgspec.Struct, frozen=True, kw_only=True):
+    """*tls*: where, if anywhere; with it ``cert_file`` and ``key_file``."""
+
+    tls: tuple[str, int] | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    client_ca_file: Path | None = None
+    plain: tuple[str, int] | None = None
+    calls_per_user_max: int = CALLS_PER_USER_MAX
+
+    def context(self) -> ssl.SSLContext:
+        """Of the files as they are.  Raises ``StartError``."""
+        assert self.cert_file is not None, "TLS has a certificate"
+        assert self.key_file is not None, "and its key"
+        return serving_context(self.cert_file, self.key_file, self.client_ca_file)
+
+    def stamps(self) -> tuple[object, ...]:
+        """They change with the files; that of the authorities is the last."""
+        return tuple(map(stamp, (self.cert_file, self.key_file, self.client_ca_file)))
+
+
+class XdsDoors:
+    """``open`` once, then ``follow`` until cancelled, then ``close``."""
+
+    def __init__(self, doors: Doors, handler: Handler, client: Client, rng: Rng, clock: Callable[[], float]) -> None:
+        self._doors = doors
+        self._client = client
+        self._clock = clock
+        self.listener: Final = GrpcListener(handler, rng, calls_per_user_max=doors.calls_per_user_max)
+
+    async def open(self) -> tuple[tuple[str, int], ...]:
+        """Where it listens: TLS first.  Raises ``StartError``."""
+        doors = self._doors
+        listening = []
+        if doors.tls is not None:
+            context = doors.context()
+            sock = _bound(*doors.tls)
+            listening.append(sock.getsockname()[:2])
+            reviewed = ReviewedTokens(self._client, self._clock)
+            self.listener.metrics.include(reviewed.metrics.families)
+            self.listener.start(sock, context, reviewed)
+        if doors.plain is not None:
+            if not ip_address(doors.plain[0]).is_loopback:
+                raise StartError(f"without TLS only this machine may come: {doors.plain[0]} is no loopback address")
+            sock = _bound(*doors.plain)
+            listening.append(sock.getsockname()[:2])
+            self.listener.start_plain(sock, Unsecured())
+        return tuple(listening)
+
+    async def follow(self, period_s: float = LOOK_S) -> None:
+        """Certificates are what the files hold now: they are renewed while we run.  An authority in a file that changed
+        may be one that is gone, so clients by certificate come anew then."""
+        doors = self._doors
+        seen = doors.stamps()
+        while doors.tls is not None:
+            await asyncio.sleep(period_s)
+            found = doors.stamps()
+            if found == seen:
+                continue
+            try:
+                context = doors.context()
+            except StartError as error:  # they are being replaced
+                _log.warning("the certificates stay those of before", problem=str(error))
+                continue
+            self.listener.use(context, distrusting=found[-1] != seen[-1])
+            seen = found
+            _log.info("certificates were read anew")
+
+    async def close(self, spread_s: float) -> None:
+        await self.listener.stop(spread_s)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        reason = in_use(os.strerror(error.errno or 0), host, port)
+        raise StartError(f"cannot listen on {host} port {port}: {reason}") from error
+    return sock

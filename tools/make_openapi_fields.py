@@ -1,4 +1,5 @@
-"""Write ``src/sliceplane/server/documents/openapi/fields.tsv``: the facts from Kubernetes' source, the texts as they are.
+"""Write ``src/sliceplane/server/documents/openapi/fields.tsv``: the facts from Kubernetes' source, the texts as they
+are.
 
 A development script, run by hand when a kind is added or a new Kubernetes version is to be followed, after
 ``make_schema.py``::

@@ -32,8 +32,8 @@ from sliceplane.api.scheme import DESCRIBED, LISTED, OPTIONAL_RESOURCES
 from sliceplane.server.documents.protobuf.schema import META, SCALARS, package_of
 
 OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/server/documents/protobuf/fields.txt"
-#: packages that stay as they are: forms that no struct shows (``server.documents.protobuf.special``), and discovery, whose
-#: lists the server writes even if they are empty
+#: packages that stay as they are: forms that no struct shows (``server.documents.protobuf.special``), and discovery,
+#: whose lists the server writes even if they are empty
 KEPT: Final = ("k8s.io.apimachinery.pkg", "k8s.io.api.apidiscovery")
 _MESSAGE: Final = re.compile(r"^message (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _FIELD: Final = re.compile(r"^  (?:(optional|repeated) ([.\w]+)|map<string, ([.\w]+)>) (\w+) = (\d+);", re.MULTILINE)

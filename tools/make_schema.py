@@ -7,8 +7,8 @@ A development script, run by hand when a kind is added or a new Kubernetes versi
 
 The kinds are those of ``api.scheme``, of the bodies of subresources, and what every server reads and answers besides.
 What is taken over are facts only: the names of types and fields, the types of fields, which are required, and
-how lists merge.  Descriptions are left behind; ours are in ``server/documents/openapi/fields.tsv``.  The shape of the output
-is told in ``server/documents/schema/model.py``.  The same input gives the same bytes.
+how lists merge.  Descriptions are left behind; ours are in ``server/documents/openapi/fields.tsv``.  The shape of the
+output is told in ``server/documents/schema/model.py``.  The same input gives the same bytes.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ OTHERS = 60
 
 
 class GuardStory:
-    """Raises ``lab.sim.steady.Broken`` where an invariant does not hold.  *hold*: the Service or Namespace asks for it."""
+    """Raises ``lab.sim.steady.Broken`` where an invariant does not hold.  *hold*: the Service or Namespace asks for
+    it."""
 
     def __init__(self, seed: int, *, hold: bool = True) -> None:
         self.rng = Rng(seed)

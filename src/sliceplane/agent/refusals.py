@@ -1,11 +1,12 @@
 """Which slices of agents may not serve, and why.
 
 Who may write slices can send a Service's traffic to any address (CVE-2021-25740, kubernetes/kubernetes#103675), so the
-grant of an agent's account bounds them (``consume.agents.grants``).  A slice that does not fit it is a *misfit*: nothing in
-it counts, and the controller empties it.  An address of a Pod is refused to all, and the networks of Services and of
-Pods to accounts without networks of their own; with a grant but no networks also the addresses of Nodes, of the API
-server and of a cloud's metadata service.  Two agents that bring the same address and port to one Service are one
-endpoint for consumers; the Lease that was made last keeps it, since the older one is the one that was forgotten.
+grant of an agent's account bounds them (``consume.agents.grants``).  A slice that does not fit it is a *misfit*:
+nothing in it counts, and the controller empties it.  An address of a Pod is refused to all, and the networks of
+Services and of Pods to accounts without networks of their own; with a grant but no networks also the addresses of
+Nodes, of the API server and of a cloud's metadata service.  Two agents that bring the same address and port to one
+Service are one endpoint for consumers; the Lease that was made last keeps it, since the older one is the one that was
+forgotten.
 
 The control plane opens connections to the ports of agents that are held (``ports_of``).  That must not be a scanner for
 whoever writes them, so only addresses that a grant names are probed, and never one of the cluster's own hosts.

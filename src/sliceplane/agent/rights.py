@@ -7,8 +7,8 @@ selector ``metadata.name`` (kubernetes.io, "Using RBAC Authorization", "Referrin
 It may ask for tokens of its own: a short one that is copied to a machine is renewed there.
 
 Labels and addresses of slices are beyond RBAC.  Annotations of the Role record which Services and networks belong to
-the agent; our server's admission and controllers read them (``consume.agents.grants``), and ValidatingAdmissionPolicies say
-the same to other API servers (``agent.policies``).
+the agent; our server's admission and controllers read them (``consume.agents.grants``), and ValidatingAdmissionPolicies
+say the same to other API servers (``agent.policies``).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ perform the same values.  Bodies are JSON bytes on purpose: a caller that needs 
 that it uses, and no body is decoded twice.
 
 Paths, discovery, OpenAPI, the decoding of bodies, the reference of the command line, the client in the process and the
-simulator read ``SUBRESOURCES``; ``server.registry.registry`` has a function for each whose objects are not the resource's own.
-Which resources have which is said in their rows (``api.scheme``, ``Resource.subresources``).
+simulator read ``SUBRESOURCES``; ``server.registry.registry`` has a function for each whose objects are not the
+resource's own. Which resources have which is said in their rows (``api.scheme``, ``Resource.subresources``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Where a node's kernel leads the cluster IPs of Services, as its rules say by themselves, beside their EndpointSlices.
 
-Readers of one kind of rules each (``node.nft.served``, ``node.iptables.served``) make a ``Served``, whichever program wrote them.
+Readers of one kind of rules each (``node.nft.served``, ``node.iptables.served``) make a ``Served``, whichever program
+wrote them.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ are deleted; or by the mark of ``sliceplane drain``.  It is written once, with t
 milliseconds since this controller saw the Pod go, so that ``kubectl wait`` and the node proxy of the Pod's own node
 (``node.io.drain_hook``) need not follow every Lease; a mark that is taken away takes the condition back.
 
-Nodes are asked through the server's memory (``consume.drain.reports``): one question at a time for all Pods that wait.  Those
-that have not told after ``MEMORY_S``, or all where the server has no such memory, are asked to write their Leases: by
-an annotation on slices, at most once in ``ASK_PERIOD_S`` for each Pod; Pods that leave one Service together share that.
-A node that never told is waited for: unknown is not done.
+Nodes are asked through the server's memory (``consume.drain.reports``): one question at a time for all Pods that wait.
+Those that have not told after ``MEMORY_S``, or all where the server has no such memory, are asked to write their
+Leases: by an annotation on slices, at most once in ``ASK_PERIOD_S`` for each Pod; Pods that leave one Service together
+share that. A node that never told is waited for: unknown is not done.
 """
 
 from __future__ import annotations

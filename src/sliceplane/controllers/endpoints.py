@@ -1,8 +1,8 @@
 """The Endpoints controller: Services and Pods in, Endpoints out (KEP-0752, "Endpoints Controller").
 
-Policy and state are ``slices.endpoints.engine.EndpointsEngine``'s; this file decides *when* a Service is synced: at once after
-a change of the Service or where traffic must leave an address, after the batch period for all else that its Pods do, a
-second later for a foreign edit of its Endpoints, and with exponential back-off after a failure.
+Policy and state are ``slices.endpoints.engine.EndpointsEngine``'s; this file decides *when* a Service is synced: at
+once after a change of the Service or where traffic must leave an address, after the batch period for all else that its
+Pods do, a second later for a foreign edit of its Endpoints, and with exponential back-off after a failure.
 
 An object's end is this controller's, too: Endpoints have no ownerReference.  They go with their Service; and at the
 start those without a Service go, a moment later, so that a Service that is just being made is not mistaken for none.

@@ -1,9 +1,10 @@
 """The EndpointSliceMirroring controller: Endpoints of others in, EndpointSlices out (KEP-0752).
 
-Policy and state are ``slices.endpoints.mirroring.engine.MirrorEngine``'s; this file decides *when* an object is synced: at
-once after a change of it or of its Service's selector, after the batch period for its slices, with exponential back-off
-after a failure.  Nothing is written before the Endpoints controller of this process has been through all Services once,
-or has had a minute for it; then everything is looked at, so that slices that nothing stands behind any more go.
+Policy and state are ``slices.endpoints.mirroring.engine.MirrorEngine``'s; this file decides *when* an object is synced:
+at once after a change of it or of its Service's selector, after the batch period for its slices, with exponential
+back-off after a failure.  Nothing is written before the Endpoints controller of this process has been through all
+Services once, or has had a minute for it; then everything is looked at, so that slices that nothing stands behind any
+more go.
 """
 
 from __future__ import annotations

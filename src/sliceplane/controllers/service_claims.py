@@ -1,8 +1,9 @@
 """Tells the owner of a Service what no node serves of it: addresses that are another's, and what is beyond the bounds.
 
-Every node proxy decides the same by itself (``consume.claims``, ``consume.bounds``); it writes no Event, since one Service
-would cost as many as there are nodes.  This controller looks at the same objects with the same rules and writes one.
-Flags of proxies (``--cluster-cidr``, ``--bind-address``) are not known here, so a node may refuse more than is told.
+Every node proxy decides the same by itself (``consume.claims``, ``consume.bounds``); it writes no Event, since one
+Service would cost as many as there are nodes.  This controller looks at the same objects with the same rules and writes
+one. Flags of proxies (``--cluster-cidr``, ``--bind-address``) are not known here, so a node may refuse more than is
+told.
 
 A Service is looked at ``SETTLE_S`` after it changed, or after an address that it asks for changed hands, and an Event
 is written when what there is to say is not what was said last.

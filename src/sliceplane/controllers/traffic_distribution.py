@@ -11,8 +11,8 @@ rolling update of a Service whose hints stay costs no write at all.  A message b
 ``sliceplane explain`` has of it, with names and numbers.
 
 *Honored* compares with a **goal**: the newest revision of the Service's slices at some moment, for each reading that
-shows them (``consume.selections``).  When all nodes hold it, the next goal is set; slices that change all the time do not
-make it false, nodes that stay behind do.  They are named, a few of them; so are those whose proxy stopped
+shows them (``consume.selections``).  When all nodes hold it, the next goal is set; slices that change all the time do
+not make it false, nodes that stay behind do.  They are named, a few of them; so are those whose proxy stopped
 (``controllers.node_progress``), for their kernels go on with old rules, and those whose cache lost an event, which are
 also told of in an Event of the Node.
 """

@@ -1,9 +1,9 @@
 """One Service's part of the zone: its addresses, its hosts and its ports, kept by differences.
 
-``consume.balancing.merge`` says which entry of an address counts where slices disagree, so that names and node proxies do not;
-one merge for each family and set of ports, since an endpoint may be offered with several.  Only ready endpoints have
-names (Kubernetes DNS specification 1.1.0, sections 2.3 and 2.4); terminating ones leave at once, also where a proxy
-would still use them.
+``consume.balancing.merge`` says which entry of an address counts where slices disagree, so that names and node proxies
+do not; one merge for each family and set of ports, since an endpoint may be offered with several.  Only ready endpoints
+have names (Kubernetes DNS specification 1.1.0, sections 2.3 and 2.4); terminating ones leave at once, also where a
+proxy would still use them.
 
 A changed slice costs O(that slice).  Indexes of hosts by port, zone and hint are built by the first question that
 needs one and dropped by the next change; a question looks up what is there and keeps nothing of its own.  Owned by
@@ -277,8 +277,8 @@ class NamedService:
     def near(self, place: Locality) -> tuple[NearOutcome, HostSubset | None]:
         """The hosts that hints name for clients at *place*; ``None``: all of them.
 
-        The rule is that of ``consume.usable.choose``, over an index by place: clients are at thousands of places, and one
-        that forges its address chooses among them.
+        The rule is that of ``consume.usable.choose``, over an index by place: clients are at thousands of places, and
+        one that forges its address chooses among them.
         """
         if self._hints is None:
             ready = [host.endpoint for hosts in self.hosts.values() for host in hosts]

@@ -1,8 +1,8 @@
 """The data plane of one IP family as a core: events in, transactions out; and what it asks of a back end's rules.
 
 A back end is a core and a shell.  The core is a ``Ruleset`` of one IP family: what is desired, a shadow of what the
-kernel holds, and transactions from one to the other (``node.nft.table``, ``node.iptables.table``).  ``NodePlane`` owns it and
-tells it of changes; the shell (``node.io.kernel.backend``) carries its transactions out.
+kernel holds, and transactions from one to the other (``node.nft.table``, ``node.iptables.table``).  ``NodePlane`` owns
+it and tells it of changes; the shell (``node.io.kernel.backend``) carries its transactions out.
 
 ``node.tracker`` knows what changed, ``node.schedule`` when to write; a back end's ``Ruleset`` knows what that means
 to the kernel and how it gets there: desired rules in, difference out.  A shell (or a test, or a simulator) owns the

@@ -1,7 +1,7 @@
 """The way from a Pod's change to the Services that select it, and only to them.
 
-What ``slices.engine`` and ``slices.endpoints.engine`` have in common: both keep a state per Service, and want each change of a
-Pod told to the members of just the Services whose selector matches its labels, now or before the change.
+What ``slices.engine`` and ``slices.endpoints.engine`` have in common: both keep a state per Service, and want each
+change of a Pod told to the members of just the Services whose selector matches its labels, now or before the change.
 
 No look-up here scans a namespace.  A selector is filed under one of its label pairs, that with the fewest
 services so far, so that ``part-of=shop`` on five thousand services does no harm beside ``app=cart``; and there under

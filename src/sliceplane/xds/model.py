@@ -3,9 +3,8 @@
 ```
 EndpointMerge (one a family)   which entry of a Pod counts, where slices disagree
 _seen:    id -> SeenEndpoint   a Pod once, with an address of each family
-_counts:  pool -> how many     enough to say in O(1) which pool a place uses (``select``, the rule of ``consume.usable``)
-_pools:   pool -> EndpointList those that some client's place uses
-```
+_counts:  pool -> how many     enough to say in O(1) which pool a place uses (``select``, the rule of
+``consume.usable``) _pools:   pool -> EndpointList those that some client's place uses ```
 
 A changed slice costs O(that slice), and for each changed endpoint one piece and one insertion in each pool that has it.
 Nothing is merged of a port for which no client has asked.

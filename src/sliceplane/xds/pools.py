@@ -1,9 +1,9 @@
 """The endpoints that a place may use, as one list in the order in which they are sent.
 
-There is one pool for each possible answer of ``consume.usable`` (all that are ready, those that hints name for a zone or
-a node, those on a node, those that end and still serve), shared by all places that get this answer; a pool is kept from
-the first time that one asks.  A changed endpoint is one insertion; the assignment is joined when it is asked for.  Its
-version is made of a sum of hashes of its pieces, which costs the same however many there are.
+There is one pool for each possible answer of ``consume.usable`` (all that are ready, those that hints name for a zone
+or a node, those on a node, those that end and still serve), shared by all places that get this answer; a pool is kept
+from the first time that one asks.  A changed endpoint is one insertion; the assignment is joined when it is asked for.
+Its version is made of a sum of hashes of its pieces, which costs the same however many there are.
 """
 
 from __future__ import annotations

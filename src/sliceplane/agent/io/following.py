@@ -1,8 +1,8 @@
 """Whether the kernels of all nodes hold a drain: the drain barrier's question for slices that an agent wrote.
 
 Nodes and their Leases are listed once a second; in between nodes are asked through the server's memory
-(``consume.drain.reports``), where it has one and the account may ask, so that a drain takes as long as the nodes do, and not as
-long as until each tells by itself.
+(``consume.drain.reports``), where it has one and the account may ask, so that a drain takes as long as the nodes do,
+and not as long as until each tells by itself.
 """
 
 from __future__ import annotations

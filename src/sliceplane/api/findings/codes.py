@@ -1,7 +1,8 @@
 """The catalogue of causes, which is data: ``codes.toml`` beside this file.
 
 A code is stable: programs and people's notes name it, so it is never given another meaning.  Its letter says in which
-part of the way from a name to an endpoint the fault is; the links of ``diagnose.explain.chain`` walk them in that order.
+part of the way from a name to an endpoint the fault is; the links of ``diagnose.explain.chain`` walk them in that
+order.
 """
 
 from __future__ import annotations

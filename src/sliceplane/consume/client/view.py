@@ -1,8 +1,8 @@
 """``EndpointView``: one Service's endpoints, kept current, for one event loop.
 
-An informer over the Service's slices feeds ``consume.balancing.view.BalancedService``, which holds all state; here are the
-task, the waiting and the words.  Whatever the server does, the last known endpoints stay: an API server that is away
-must not empty a Service.  ``staleness`` says how old they are.
+An informer over the Service's slices feeds ``consume.balancing.view.BalancedService``, which holds all state; here are
+the task, the waiting and the words.  Whatever the server does, the last known endpoints stay: an API server that is
+away must not empty a Service.  ``staleness`` says how old they are.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ endpoint of the port is ready, or, with a policy ``Local``, no other on its node
 (``consume.usable``), so here the write counts that says serving=false, or takes the endpoint away.  Slices of every
 manager and family count; those of headless Services are read by no node proxy and do not.
 
-**The goal** is taken when the Pod turns from used to unused: for each reading (``consume.selections``) the version of the
-last write of the Service's slices there.  A node that holds it sees none of the states from before.  Three things
+**The goal** is taken when the Pod turns from used to unused: for each reading (``consume.selections``) the version of
+the last write of the Service's slices there.  A node that holds it sees none of the states from before.  Three things
 make that more than a maximum of versions:
 
 * A deleted slice has no version; the next mark of the watch is one.  And what happened before we began to look at a

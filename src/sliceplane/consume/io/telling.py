@@ -4,8 +4,8 @@
 slice asked for it.  Whether it succeeds is nothing to the rules: a server that refuses (the role may lack Leases) is
 told of once and asked again at the same slow pace.
 
-**In the server's memory** (``consume.drain.reports``), where the server has one: a request is held, and answered when a barrier
-wants more than was told.  Nothing is written, and the answer comes within milliseconds.
+**In the server's memory** (``consume.drain.reports``), where the server has one: a request is held, and answered when a
+barrier wants more than was told.  Nothing is written, and the answer comes within milliseconds.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def attention(explanation: Explanation) -> dict[str, Any]:
 
 
 def _entries(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """One entry for all findings of a sentence, as ``api.findings.text.rows`` has them: the first, ``others`` that it also
-    holds for, and how many are ``alike``."""
+    """One entry for all findings of a sentence, as ``api.findings.text.rows`` has them: the first, ``others`` that it
+    also holds for, and how many are ``alike``."""
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((word_of(finding), finding.code, finding.sentence), []).append(finding)

@@ -31,8 +31,8 @@ SLICE_COLUMNS: Final = ("name", "endpoints", "ready", "family", "ports", "versio
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """``document`` is what the command writes as JSON, of ``lint`` what ``diagnose.page.attention`` keeps; ``problem`` is why
-    there is none."""
+    """``document`` is what the command writes as JSON, of ``lint`` what ``diagnose.page.attention`` keeps; ``problem``
+    is why there is none."""
 
     at: float
     document: Any = None

@@ -1,4 +1,5 @@
-"""Which zone's clients reach which zone's endpoints: what ``consume.balancing.shares`` finds for each Service, added up.
+"""Which zone's clients reach which zone's endpoints: what ``consume.balancing.shares`` finds for each Service, added
+up.
 
 Every Service counts the same, and so does every client of a zone.  Clients are taken to be spread as the Nodes are
 that take Pods, as ``what-if`` does; they dial the cluster IP.

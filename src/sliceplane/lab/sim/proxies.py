@@ -1,9 +1,9 @@
 """Node proxies that say how far they are, and what their kernels hold to hold them to.
 
-The production cores (``consume.selections``, ``consume.progress``) over the simulator's informers, and a kernel that is a
-dictionary: a write takes a while, may fail, and carries what was known when it began.  Every report is held against the
-history of commits at the moment at which it is made: nothing may be told that the kernel does not hold, no digest may
-differ from that of the server's state at its version, and all that the kernel holds must be told.
+The production cores (``consume.selections``, ``consume.progress``) over the simulator's informers, and a kernel that is
+a dictionary: a write takes a while, may fail, and carries what was known when it began.  Every report is held against
+the history of commits at the moment at which it is made: nothing may be told that the kernel does not hold, no digest
+may differ from that of the server's state at its version, and all that the kernel holds must be told.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The informers of a node proxy, and whether they can be believed.
 
-Most of them run from start to end.  Selections of EndpointSlices for the node's zone and region (``consume.selections``)
-come and go with the node's labels: the new ones are listed whole before the old ones are let go, so that no endpoint is
-missing in between.
+Most of them run from start to end.  Selections of EndpointSlices for the node's zone and region
+(``consume.selections``) come and go with the node's labels: the new ones are listed whole before the old ones are let
+go, so that no endpoint is missing in between.
 
 **Is what we know still true?**  A watch that is silent may be a quiet cluster or a server that hangs: its kernel
 acknowledges for a process that stands still, and bookmarks come once a minute.  Only an answer tells.  So who asks

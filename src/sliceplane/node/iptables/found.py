@@ -4,9 +4,9 @@ clean-up has to know; and our rules in it against those that we wrote, one by on
 ``iptables-restore --noflush`` can replace a chain, but it cannot say "make this jump unless it is there" nor "remove
 whatever chains are too many".  So a whole write looks first; a change never does.
 
-Our rules are spelled as ``iptables-save`` spells them (``node.iptables.text``), so lines are compared as they are, but for
-the digits of a probability, of which the kernel keeps 31 bits.  In a chain that Services share the order says nothing:
-each rule is for a destination of its own.
+Our rules are spelled as ``iptables-save`` spells them (``node.iptables.text``), so lines are compared as they are, but
+for the digits of a probability, of which the kernel keeps 31 bits.  In a chain that Services share the order says
+nothing: each rule is for a destination of its own.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ and ``internalTrafficPolicy``; *from outside* are external IPs, load balancers' 
 | chain service-X, local-X | C, L not empty, and packets go there by a chain | DNAT to one of C, of L |
 | chain external-X | reachable from outside, and endpoints exist somewhere | which of the two, and whether masqueraded |
 | element of service-ips, from inside | one endpoint, no affinity | the endpoint (kept in single-endpoints) |
-| the same | several endpoints, no affinity, reachable from inside only | the endpoints (in a room of ``node.nft.draws``) |
+| the same | several endpoints, no affinity, reachable from inside only | the endpoints (in a room of
+``node.nft.draws``) |
 | the same | several endpoints and reachable from outside, or affinity | jump to service-X, local-X |
 | element of service-ips, service-nodeports, from outside | external-X exists | goto external-X |
 | element of no-endpoint-services, -nodeports | the policy leaves none | drop if there are endpoints elsewhere, else

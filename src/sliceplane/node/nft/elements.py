@@ -8,7 +8,8 @@ on every node.  (Over addresses for clients outside and node ports ``consume.cla
 several (elements of a room's set and map, ``node.nft.draws``).  To claims all are one element of service-ips; what the
 kernel holds for it, and where, is told by ``_stored``.  While a destination moves from one to the other no packet may
 fall between them: the kernel looks elements up in the newest version of a map, but evaluates the rules that were there
-when the packet entered the hook (``node.nft.table``, "Retirement").  Service-ips is asked first, then, twice, the others.
+when the packet entered the hook (``node.nft.table``, "Retirement").  Service-ips is asked first, then, twice, the
+others.
 
 * Between targets, who asked one place too early finds the other when asked again.
 * From the chain to targets, who asks service-ips too late finds the targets, which came with the same transaction.

@@ -21,16 +21,16 @@ endpoints.  All look at new connections only, so established ones outlive every 
 Whenever a rule or an element of a verdict map comes, the kernel walks every chain behind every verdict map, from each
 base chain: at 44,000 Services of one endpoint that was nearly all of a change's 50 ms.  Maps that answer with targets
 are no part of this walk, so what most Services of a cluster need costs the others nothing.  They are asked after
-service-ips, which has the last word while a destination moves from one to the other (``node.nft.elements``), and twice, so
-that who moves between them is found.
+service-ips, which has the last word while a destination moves from one to the other (``node.nft.elements``), and twice,
+so that who moves between them is found.
 
 What depends on the node or on flags is a ``node.surroundings.Surroundings``; a change of it means a new table.
 
 **A whole table takes another's place** while packets are under way: in two steps, so that none is refused.  The kernel
 evaluates a packet against the rules that were there when it entered a hook, but looks elements up in the newest
-version of a map (``node.nft.table``, "Retirement").  So a packet that is overtaken in the chain ``services`` finds the maps
-empty, is not translated, and comes to the new table's check of cluster IPs, which would reject a connection that has
-every right: once in some 20,000 connections when tables follow one another as fast as they can.  The first step
+version of a map (``node.nft.table``, "Retirement").  So a packet that is overtaken in the chain ``services`` finds the
+maps empty, is not translated, and comes to the new table's check of cluster IPs, which would reject a connection that
+has every right: once in some 20,000 connections when tables follow one another as fast as they can.  The first step
 therefore has a check that drops.  A dropped packet leaves no connection behind, and its sender tries again, a second
 later with TCP.  The second step makes the check what it shall be, when nothing is under way any more.
 """

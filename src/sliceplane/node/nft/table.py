@@ -19,8 +19,8 @@ a full transaction, into which the caller may give what was in them just before 
 whether it matters).
 
 **Order of commands.**  0. see whose table it is, and make the rooms that are missing, in a step of their own
-(``node.nft.layout.steps``), since a packet that asks for its destination must have met their rules; 1. make the maps and
-chains that are missing; 2. delete elements; 3. add elements, whose verdicts need the chains (a changed value is a
+(``node.nft.layout.steps``), since a packet that asks for its destination must have met their rules; 1. make the maps
+and chains that are missing; 2. delete elements; 3. add elements, whose verdicts need the chains (a changed value is a
 deletion and an addition); 4. flush and add rules, which need the maps, and which the kernel checks against the elements
 already there; 5. delete chains and maps.
 

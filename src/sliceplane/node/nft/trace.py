@@ -260,7 +260,8 @@ class _Walk:
             yield Fraction(1, statement.count), translated, "done"
 
     def _draw(self, packet: Packet, key: Key, count: int, name: str) -> Iterator[_Branch]:
-        """As if it were drawn until a number is found: the rules that follow draw the same again (``node.nft.draws``)."""
+        """As if it were drawn until a number is found: the rules that follow draw the same again
+        (``node.nft.draws``)."""
         elements = self._table.containers[name].elements
         found = [elements[*key, number] for number in range(count) if (*key, number) in elements]
         if not found:

@@ -5,8 +5,8 @@ leaves is turned into the version that was asked for (``shown``, ``shown_record`
 one (``Target.converted``); bodies become the hub's when they are decoded.  In between, ``Target.via`` is all that tells
 an older version from the hub: it may write what the hub keeps for it alone.
 
-A resource that is a view of another one (``server.documents.conversion``) keeps its own target, since its rules and errors
-are its own; its bodies go the same way.
+A resource that is a view of another one (``server.documents.conversion``) keeps its own target, since its rules and
+errors are its own; its bodies go the same way.
 """
 
 from __future__ import annotations

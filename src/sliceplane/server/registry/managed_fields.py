@@ -8,8 +8,8 @@ document's metadata; a client's own entries, which decoding left there, are take
 - ``[]`` or ``[{}]``: nothing is tracked from here on, until the next apply;
 - others, through the main endpoint: they are the state before this write.
 
-Sets are compared in one version.  Versions differ in the names of top-level fields at most (``server.documents.conversion``),
-so it is sets that are translated, never documents.
+Sets are compared in one version.  Versions differ in the names of top-level fields at most
+(``server.documents.conversion``), so it is sets that are translated, never documents.
 """
 
 from __future__ import annotations

@@ -133,7 +133,8 @@ async def send(client: Client, write: Write) -> bytes:
 
 
 async def post(client: Client, path: str, body: bytes) -> bytes:
-    """The answer to a question of ``consume.drain.reports``.  A client that cannot ask answers as a server that has none."""
+    """The answer to a question of ``consume.drain.reports``.  A client that cannot ask answers as a server that has
+    none."""
     ask = getattr(client, "post", None)
     if ask is None:
         raise unknown_resource()

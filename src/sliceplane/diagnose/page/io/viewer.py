@@ -1,7 +1,7 @@
 """What one person sees of a cluster, with a client of that person's rights: a model, the views of it, the engines.
 
-``open`` begins the stream of a tab: lines of JSON, ``hello``, then ``view`` and ``delta`` (``diagnose.page.feed``), and a
-``beat`` each second with the time until which all of it is known to be so.  A tab that missed more than is remembered
+``open`` begins the stream of a tab: lines of JSON, ``hello``, then ``view`` and ``delta`` (``diagnose.page.feed``), and
+a ``beat`` each second with the time until which all of it is known to be so.  A tab that missed more than is remembered
 is told so and closed; it loads the view anew.
 
 Tabs may be served by a loop in another thread.  In *rounds* all of them are woken at once, and take what was encoded

@@ -1,10 +1,10 @@
 """Forgets the UDP flows that ``node.conntrack`` finds stale, and counts open connections.
 
 ``conntrack`` lists the table once a pass, and is read line by line, whatever the table's length.  Each stale entry is
-deleted by a netlink message that names it (``node.nft.netlink.flows``), ``BATCH`` of them at a time and while the listing
-goes on.  So a pass is linear in the table, its memory does not depend on how many entries are stale, and the flows of
-one Service do not wait for those of another: a process for each pair of destination and endpoint would walk the whole
-table each time (0.3 s at 200,000 entries), and a tenant has as many pairs as it has ports.
+deleted by a netlink message that names it (``node.nft.netlink.flows``), ``BATCH`` of them at a time and while the
+listing goes on.  So a pass is linear in the table, its memory does not depend on how many entries are stale, and the
+flows of one Service do not wait for those of another: a process for each pair of destination and endpoint would walk
+the whole table each time (0.3 s at 200,000 entries), and a tenant has as many pairs as it has ports.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 **One at a time.**  Rules of two modes in one network namespace translate the same packets twice, and each proxy takes
 away at its start what the other mode left.  So of two modes the second refuses to start.  Two of *one* mode may overlap
-for a moment, as one replaces the other; of those the newest has the table (``node.nft.table``, "One writer at a time").  The
-sign is a listening socket with an abstract name (unix(7)): the kernel keeps such names apart by network namespace, and
-takes them away with the process, however it ends.  Any user may make up a name, so the process behind it must be of our
-own user, or root.
+for a moment, as one replaces the other; of those the newest has the table (``node.nft.table``, "One writer at a time").
+The sign is a listening socket with an abstract name (unix(7)): the kernel keeps such names apart by network namespace,
+and takes them away with the process, however it ends.  Any user may make up a name, so the process behind it must be of
+our own user, or root.
 
 **A change of mode** is not noticed by traffic: the rules of the other modes go when ours are in place.
 """

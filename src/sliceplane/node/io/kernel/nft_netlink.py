@@ -4,10 +4,10 @@
 answers are there to be read.  So no task waits here for longer than the kernel works; that happens in a thread, as it
 may be a while.
 
-**When the program does it.**  Never wrong, only slower: a transaction that ``node.nft.netlink`` cannot say, a socket that
-cannot be had, a batch too large for it.  After a refusal that the presence of another writer does not explain, the next
-write of the table, which is a full one, is the program's too: should the kernel and we ever disagree on what a message
-means, nft's word counts.  After ``REFUSALS_MAX`` of them without a success in between all is the program's.
+**When the program does it.**  Never wrong, only slower: a transaction that ``node.nft.netlink`` cannot say, a socket
+that cannot be had, a batch too large for it.  After a refusal that the presence of another writer does not explain, the
+next write of the table, which is a full one, is the program's too: should the kernel and we ever disagree on what a
+message means, nft's word counts.  After ``REFUSALS_MAX`` of them without a success in between all is the program's.
 
 **The generation** is a number that the kernel raises with each transaction, whichever program made it.  It costs one
 small message, at any size of the rules, so it can be asked often.  (``nft`` itself reads it before it lists, but does

@@ -1,8 +1,8 @@
 """Objects as rows for people: the Table and PartialObjectMetadata forms that ``kubectl get`` asks for.
 
 Columns and cells are decided here, on the server, so that every client prints the same; a client hides the
-columns whose priority is above 0.  Which columns a kind has is in its module (``server.registry.kinds``); here is what they
-are made with.
+columns whose priority is above 0.  Which columns a kind has is in its module (``server.registry.kinds``); here is what
+they are made with.
 
 - ``columns``: columns, printers, durations for people, and reading documents that may lack anything.
 - ``tables``: documents in, a Table document out, or metadata alone.

@@ -1,8 +1,8 @@
 """Paths that are no resource: which page answers, the pages of few lines, and health checks.
 
-``/sliceplane/snapshot`` is the whole state at one revision, while the server goes on (``server.store.snapshot``).  The right
-is ``get`` on that non-resource URL, which ``system:masters`` has and no other user unless a ClusterRole says so, for
-everything is in it, Secrets too.  ``/sliceplane/recording`` is what the flight recorder keeps
+``/sliceplane/snapshot`` is the whole state at one revision, while the server goes on (``server.store.snapshot``).  The
+right is ``get`` on that non-resource URL, which ``system:masters`` has and no other user unless a ClusterRole says so,
+for everything is in it, Secrets too.  ``/sliceplane/recording`` is what the flight recorder keeps
 (``watch.io.flight``), with a right of its own.  So are ``/sliceplane/writes/...``: who wrote an object last.
 
 A check behind ``/healthz``, ``/livez`` and ``/readyz`` (kubernetes.io, API health endpoints) is a function that returns

@@ -11,8 +11,8 @@ one look while the range is mostly free.
 The address book has what the IPAddress and ServiceCIDR objects say: which addresses are spoken for, and from which
 ranges new ones come.  It is a pure follower of the newest staged objects, as the ledgers are of Services; the two
 together are what an address can be in: held by a Service, and told of by an IPAddress.  Every write of either makes the
-address a *suspect* until ``server.registry.service_addresses`` has compared the two, so all of them are compared at the start
-alone.
+address a *suspect* until ``server.registry.service_addresses`` has compared the two, so all of them are compared at the
+start alone.
 """
 
 from __future__ import annotations

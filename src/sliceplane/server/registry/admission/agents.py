@@ -1,8 +1,8 @@
 """Writes by the account of an agent: a slice or a Lease is checked as it will be, against the grant of that account.
 
 RBAC binds the account to names.  Labels decide which Service a slice serves and which agent a Lease is for, and an
-agent writes them itself, so they are compared with the name (``consume.agents.grants``); addresses are compared with the
-networks of the grant.  Other API servers do the same by a ValidatingAdmissionPolicy (``agent.policies``).
+agent writes them itself, so they are compared with the name (``consume.agents.grants``); addresses are compared with
+the networks of the grant.  Other API servers do the same by a ValidatingAdmissionPolicy (``agent.policies``).
 
 A sentence by which the control plane refused a slice stays until the control plane takes it away, and nothing in the
 slice serves meanwhile.  Otherwise an agent could put back at once what was withdrawn.

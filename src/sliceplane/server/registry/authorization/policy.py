@@ -151,7 +151,8 @@ ROLES: dict[str, tuple[PolicyRule, ...]] = {
     "view": (),
 }
 #: roles of one namespace: (namespace, name) -> rules, and the user that has them.  A proxy tells in a Lease how far it
-#: is (``consume.progress``), in the namespace where the kubelets' Leases are; rules cannot name objects that are created.
+#: is (``consume.progress``), in the namespace where the kubelets' Leases are; rules cannot name objects that are
+#: created.
 NAMESPACED_ROLES: dict[tuple[str, str], tuple[tuple[PolicyRule, ...], str]] = {
     ("kube-node-lease", "sliceplane:node-proxier"): (
         (on("coordination.k8s.io", "leases", "create", "patch"),),

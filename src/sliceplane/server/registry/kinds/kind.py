@@ -1,8 +1,9 @@
 """What a kind is to the registry: one frozen record with all that is its own, and the names for "nothing of its own".
 
-The verbs (``server.registry.create``, ``update``, ``delete`` ...) are the same for all kinds and ask the record where kinds
-differ.  No member has a default value: a kind that forgets one is a type error, and one that has nothing to say says so
-by name (``no_defaults``, ``NO_STATUS``, ``ADMITTED``, ``AT_ONCE``, ``COUNTED``; ``stored_as_sent`` for many at once).
+The verbs (``server.registry.create``, ``update``, ``delete`` ...) are the same for all kinds and ask the record where
+kinds differ.  No member has a default value: a kind that forgets one is a type error, and one that has nothing to say
+says so by name (``no_defaults``, ``NO_STATUS``, ``ADMITTED``, ``AT_ONCE``, ``COUNTED``; ``stored_as_sent`` for many at
+once).
 
 In what order the verbs ask:
 

@@ -1,7 +1,7 @@
 """Service: what it is given, what may be said of it, and what becomes of both when its type changes.
 
-The rules of one version of a Service are in ``server.registry.validation.services`` (``load_balancers`` for what only those
-have), those of a change in ``server.registry.admission.service_update``.  Addresses and node ports come from
+The rules of one version of a Service are in ``server.registry.validation.services`` (``load_balancers`` for what only
+those have), those of a change in ``server.registry.admission.service_update``.  Addresses and node ports come from
 ``server.registry.admission.services``; what an update keeps of them is in ``server.registry.admission.service_update``.
 """
 

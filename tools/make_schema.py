@@ -1,4 +1,4 @@
-"""Write ``src/sliceplane/server/documents/schema/data.json`` from the JSON schemas of the PyPI package
+"""Write ``src/sliceplane/api/schema.json`` from the JSON schemas of the PyPI package
 ``kubernetes-validate``.
 
 A development script, run by hand when a kind is added or a new Kubernetes version is to be followed::
@@ -8,7 +8,7 @@ A development script, run by hand when a kind is added or a new Kubernetes versi
 The kinds are those of ``api.scheme``, of the bodies of subresources, and what every server reads and answers besides.
 What is taken over are facts only: the names of types and fields, the types of fields, which are required, and
 how lists merge.  Descriptions are left behind; ours are in ``server/documents/openapi/fields.tsv``.  The shape of the
-output is told in ``server/documents/schema/model.py``.  The same input gives the same bytes.
+output is told in ``api/schema.py``.  The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import DESCRIBED
 from sliceplane.server.documents.protobuf.schema import package_of
 
-OUTPUT = Path(__file__).parent.parent / "src/sliceplane/server/documents/schema/data.json"
+OUTPUT = Path(__file__).parent.parent / "src/sliceplane/api/schema.json"
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 REF = "#/$defs/"
 

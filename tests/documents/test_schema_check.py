@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.effort import effort
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.schema import SCALARS, _data
 from sliceplane.api.scheme import RESOURCES
 from sliceplane.server.documents import schema
 from sliceplane.server.documents.schema import (
@@ -25,7 +26,6 @@ from sliceplane.server.documents.schema import (
 )
 from sliceplane.server.documents.schema.check import first_mismatch, unknown_in
 from sliceplane.server.documents.schema.fast import accepts
-from sliceplane.server.documents.schema.model import SCALARS, _data
 from sliceplane.server.documents.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
 from tools import make_schema
 

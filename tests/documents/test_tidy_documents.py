@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from sliceplane.api import codec
+from sliceplane.api.schema import Type, lookup, struct
 from sliceplane.api.scheme import Resource, by_key
 from sliceplane.server.documents import schema
 from sliceplane.server.documents.protobuf.nothings import drop_nothings
-from sliceplane.server.documents.schema.model import Type, lookup, struct
 from sliceplane.server.registry.decoding import is_tidy
 from sliceplane.server.registry.documents import normalised
 

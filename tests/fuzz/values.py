@@ -7,7 +7,7 @@ import copy
 from random import Random
 from typing import Any
 
-from sliceplane.server.documents.schema.model import Struct, Type, struct
+from sliceplane.api.schema import Struct, Type, struct
 
 NUMBERS: tuple[Any, ...] = (
     0, 1, -1, 2, 80, 443, 65535, 65536, -65536, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53 + 1, 2**63 - 1, 2**63,

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from sliceplane.api.schema import SchemaField, Struct, Type, lookup, struct
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, Resource
-from sliceplane.server.documents.schema.model import SchemaField, Struct, Type, lookup, struct
 
 Variant = Literal["distinct", "equal", "alike", "invalid", "long"]
 VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)

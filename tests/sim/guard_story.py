@@ -16,6 +16,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Selection, Verb, Write
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Nodes, Pods, Resource, Services
+from sliceplane.consume.removal_hold import HOLD_S
 from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.faults import parse_faults
 from sliceplane.lab.sim.process import Process
@@ -23,7 +24,7 @@ from sliceplane.lab.sim.removals import HELD_MAX_S, Removals
 from sliceplane.lab.sim.simulation import Options, Simulation
 from sliceplane.lab.sim.streams import SimulatedInformer
 from sliceplane.server.registry.types import ListOutcome
-from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, HOLD, HOLD_S
+from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, HOLD
 from sliceplane.slices.removal_doubt import CONFIRM_BOUND_S
 
 STORIES = (

@@ -15,6 +15,7 @@ from tests.sim.guard_story import LASTING, STORIES, GuardStory
 
 from sliceplane.api.errors import internal
 from sliceplane.api.requests import ListPage, Selection, Write
+from sliceplane.consume.removal_hold import Hold
 from sliceplane.controllers.mass_removal import PROBE_PERIOD_S
 from sliceplane.diagnose.io.guarding import read_held, release_holds
 from sliceplane.lab.sim.process import Process
@@ -23,7 +24,7 @@ from sliceplane.lab.sim.server import Server
 from sliceplane.lab.sim.steady import Broken
 from sliceplane.slices import removal_doubt, service
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.guard import REASON_HELD, REASON_RELEASED, Hold
+from sliceplane.slices.guard import REASON_HELD, REASON_RELEASED
 from sliceplane.slices.removal_doubt import CONFIRM_BOUND_S
 from sliceplane.watch.controller.base import Measured
 

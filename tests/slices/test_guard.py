@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sliceplane.consume.removal_hold import HOLD_S, STEP_S
 from sliceplane.slices.guard import (
     GATHER_S,
-    HOLD_S,
     REASON_EXPIRED,
     REASON_HELD,
     REASON_OVER,
     REASON_RELEASED,
-    STEP_S,
     STORM_S,
     Losses,
     Peak,

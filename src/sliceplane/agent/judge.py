@@ -8,9 +8,9 @@ anew for all (``on_reachable``), and nothing is judged by a cache alone: the ser
 **Mass expiry**: a partition looks like the death of many agents, and the endpoints of those that live are worth more
 than a clean list.  If within one duration at least 3 agents and more than half of a Service's are silent, or at least
 5 and more than a third of its namespace, those that are over are *held* for ``HOLD_S``, and then given up at a tenth
-each ``STEP_S`` (``slices.guard.Hold``), namespace by namespace.  A partition of the whole cluster may meet few agents
-in each namespace: if more than a third of their agents are silent in at least 3 namespaces, and these are more than
-half of all that have agents, their agents are held, too.  So one namespace cannot cause a hold in another.
+each ``STEP_S`` (``consume.removal_hold.Hold``), namespace by namespace.  A partition of the whole cluster may meet few
+agents in each namespace: if more than a third of their agents are silent in at least 3 namespaces, and these are more
+than half of all that have agents, their agents are held, too.  So one namespace cannot cause a hold in another.
 
 Agents that are overdue by two renewals count as silent, or the first victims would be gone before the third shows the
 pattern.  Only an agent with a Lease *and* an endpoint counts: a Lease can be written by any editor of a namespace, a
@@ -26,7 +26,7 @@ from math import inf
 from typing import Final
 
 from sliceplane.consume.agents.registration import LEASE_S
-from sliceplane.slices.guard import Hold
+from sliceplane.consume.removal_hold import Hold
 
 #: a Lease is doubtful after this part of its duration: two renewals are missing
 DOUBT_SHARE: Final = 2 / 3

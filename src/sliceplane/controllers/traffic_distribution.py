@@ -38,7 +38,7 @@ from sliceplane.kit.times import format_time
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.shape import is_headless, traffic_distribution, wants_annotation_hints
 from sliceplane.watch.cache import Change, Mark
-from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Selection, Write
+from sliceplane.watch.controller.base import CACHE_DIFFERS, ControllerInfo, Done, EventNote, Selection, Write
 from sliceplane.watch.controller.keyed import KeyedController
 
 ACCEPTED: Final = "TrafficDistributionAccepted"
@@ -47,8 +47,6 @@ HONORED: Final = "TrafficDistributionHonored"
 #: the finding that a Service gets no hints from what it names; its code begins messages, as those of others do
 NO_HINTS: Final = "Z13"
 TYPES: Final = (ACCEPTED, PROGRAMMED, HONORED)
-#: the reason of an Event of a Node
-CACHE_DIFFERS: Final = "CacheDiffers"
 
 #: from a change to the look at it: slices come one by one
 SETTLE_S: Final = 1.0

@@ -19,8 +19,9 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.own_writes import Unseen
 from sliceplane.api.requests import PortProbe
+from sliceplane.consume.removal_hold import Hold
 from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.guard import Hold, Storm, asks_to_hold
+from sliceplane.slices.guard import Storm, asks_to_hold
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.members import Effect, SliceMembers

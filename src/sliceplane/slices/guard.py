@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from math import ceil
 from typing import Final
 
 import msgspec
 
-from sliceplane.kit.times import format_time
+from sliceplane.consume.removal_hold import Hold
 from sliceplane.slices.removal_doubt import RemovalDoubt
 
 ANNOTATION_MASS_REMOVAL: Final = "sliceplane.dev/mass-removal"
@@ -32,10 +31,6 @@ HOLD: Final = "hold"
 
 #: a loss by inference waits so long for others: Nodes that fell silent together are found so within a renewal (10 s)
 GATHER_S: Final = 15.0
-HOLD_S: Final = 300.0
-#: then so much of the peak is let go in each of these periods
-STEP_S: Final = 60.0
-STEP_SHARE: Final = 0.1
 PEAK_MIN: Final = 4
 STAY_SHARE: Final = 0.5
 PEAK_MINUTES: Final = 10
@@ -109,38 +104,6 @@ class Storm:
         while self._lost and self._lost[0][0] < now - STORM_S:
             self._sum -= self._lost.popleft()[1]
         return self._sum >= PEAK_MIN and self._sum > STORM_SHARE * (self.ready + self._sum)
-
-
-class Hold(msgspec.Struct, frozen=True):
-    """``count``: the most that were held at a time, of which some go every ``step_s`` once the time is over."""
-
-    since: float
-    peak: int
-    count: int
-    hold_s: float = HOLD_S
-    step_s: float = STEP_S
-
-    @property
-    def until(self) -> float:
-        return self.since + self.hold_s
-
-    def keeps(self, now: float) -> int:
-        if now < self.until:
-            return self.count
-        steps = 1 + int((now - self.until) // self.step_s)
-        return max(0, self.count - steps * ceil(STEP_SHARE * self.peak))
-
-    def next_step(self, now: float) -> float:
-        if now < self.until:
-            return self.until
-        return self.until + self.step_s * (1 + (now - self.until) // self.step_s)
-
-    def __str__(self) -> str:
-        step = ceil(STEP_SHARE * self.peak)
-        return (
-            f"the removal of {self.count} of {self.peak} endpoints is held until {format_time(self.until)}, "
-            f"then {step} go each minute: no Pod said that it goes"
-        )
 
 
 class Losses(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from typing import Final
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases, Resource
-from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
 from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.actor import Actor
 from sliceplane.lab.sim.agenda import Alarm, Deed
@@ -22,7 +21,7 @@ from sliceplane.lab.sim.server import Server
 from sliceplane.lab.sim.steady import Broken
 from sliceplane.lab.sim.streams import informers_of
 from sliceplane.watch.cache import Change, Mark
-from sliceplane.watch.controller.base import Controller, Done, Job, MarkReader
+from sliceplane.watch.controller.base import CACHE_DIFFERS, Controller, Done, Job, MarkReader
 from sliceplane.watch.recorder.recorder import Recorder, begin_record
 
 MAX_IN_FLIGHT: Final = 5

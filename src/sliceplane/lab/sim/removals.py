@@ -14,6 +14,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Pods, Services
+from sliceplane.consume.removal_hold import HOLD_S, STEP_S, STEP_SHARE
 from sliceplane.lab.sim.agenda import Agenda
 from sliceplane.lab.sim.server import Server
 from sliceplane.lab.sim.steady import Broken
@@ -21,7 +22,7 @@ from sliceplane.lab.sim.view import service_of
 from sliceplane.server.store.types import EventType, StoreEvent
 from sliceplane.slices import oracle
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.guard import GATHER_S, HOLD_S, STEP_S, STEP_SHARE
+from sliceplane.slices.guard import GATHER_S
 from sliceplane.slices.removal_doubt import CONFIRM_BOUND_S
 
 #: from the loss of an endpoint until the last one that is held goes

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.kit.io import descriptors, log
@@ -50,11 +51,12 @@ from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import MASTERS, User
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
+from sliceplane.server.store.types import EventType, StoreEvent
 from sliceplane.watch.io.flight import FlightRecorder
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.io.service import PlaneService, ServiceContext
 from sliceplane.watch.io.version import declare_build
-from sliceplane.watch.recorder.entries import quantized
+from sliceplane.watch.recorder.entries import SentVersion, quantized
 
 if TYPE_CHECKING:
     from sliceplane.server.io.storage.shared import SharedStorage
@@ -228,12 +230,22 @@ class ServerPlane:
         folder = config.folder or self.data_dir.path / "recordings"
         flight = FlightRecorder("plane", config.size_bytes, folder, self.clock, self._unhealthy)
         self.metrics.include(flight.metrics.families)
-        if self.config.etcd is None:  # of servers that share their storage none knows all watchers
-            now = loop_clock(self.clock())
-            self.hub.on_sent[EndpointSlices.storage_key] = lambda event, watchers, size_bytes: flight.recorder.sent(
-                event, watchers, size_bytes, quantized(now())
-            )
+        if self.config.etcd is None:  # a server that shares its storage does not know all watchers
+            self.hub.on_sent[EndpointSlices.storage_key] = self._sent_recorder(flight)
         return flight
+
+    def _sent_recorder(self, flight: FlightRecorder) -> Callable[[StoreEvent, int, int], None]:
+        now = loop_clock(self.clock())
+
+        def record(event: StoreEvent, watchers: int, size_bytes: int) -> None:
+            key = event.record.key
+            gone = event.type is EventType.DELETED and event.previous is not None
+            revision = event.previous.revision if event.previous is not None and gone else event.revision
+            service = f"{key.namespace}/{event.record.labels.get(LABEL_SERVICE_NAME, '')}"
+            version = SentVersion(key.name, revision, gone)
+            flight.recorder.sent(version, service, watchers, size_bytes, quantized(now()))
+
+        return record
 
     def _unhealthy(self) -> str:
         return "; ".join(f"{name}: {why}" for name, why in self.health.results("healthz") if why)

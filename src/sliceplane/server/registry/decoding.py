@@ -20,12 +20,12 @@ from sliceplane.api import codec
 from sliceplane.api.errors import StatusError, bad_request, show
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import body_kind
+from sliceplane.api.schema import Struct, Type, lookup, struct
 from sliceplane.api.scheme import Resource, stored_form
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.server.documents import conversion, schema, strict
 from sliceplane.server.documents.protobuf.nothings import drop_nothings, omitted_fields
 from sliceplane.server.documents.schema import fast
-from sliceplane.server.documents.schema.model import Struct, Type, lookup, struct
 from sliceplane.server.registry.documents import normalised
 from sliceplane.server.registry.kinds import kind_of
 from sliceplane.server.registry.types import Body, WriteOptions

@@ -112,6 +112,10 @@ def condition_write(resource: Resource, namespace: str, name: str, uid: str, con
     )
 
 
+#: reason of the Event of a Node whose cache differs from the API server's: it lost an event
+CACHE_DIFFERS: Final = "CacheDiffers"
+
+
 class EventNote(msgspec.Struct, frozen=True, kw_only=True):
     """An Event for people (``kubectl describe``): the host's recorder makes and writes the Event object."""
 

@@ -15,12 +15,9 @@ from zlib import compress
 
 import msgspec
 
-from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.meta import Object
-from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
-from sliceplane.server.store.types import EventType, StoreEvent
 from sliceplane.watch.cache import Change, Mark
-from sliceplane.watch.controller.base import Done, EventNote, Work
+from sliceplane.watch.controller.base import CACHE_DIFFERS, Done, EventNote, Work
 from sliceplane.watch.recorder.entries import SENT, SentVersion, SliceSent
 from sliceplane.watch.recorder.redact import Redactor
 from sliceplane.watch.recorder.ring import SEGMENT_BYTES, Ring, Segment
@@ -121,15 +118,10 @@ class Recorder:
     def mark(self, kind: str, text: str, now: float) -> None:
         self._raw.append((MARK, now, kind, text))
 
-    def sent(self, event: StoreEvent, watchers: int, size_bytes: int, now: float) -> None:
-        """The server put an *event* of a slice into queues of watches; see ``Hub.on_sent``."""
-        previous = event.previous
-        gone = event.type is EventType.DELETED and previous is not None
-        revision = previous.revision if gone and previous is not None else event.revision
-        key = event.record.key
-        service = f"{key.namespace}/{event.record.labels.get(LABEL_SERVICE_NAME, '')}"
-        sent = SliceSent(SentVersion(key.name, revision, gone), watchers, size_bytes)
-        self._raw.append((MARK, now, SENT, sent, service))
+    def sent(self, version: SentVersion, service: str, watchers: int, size_bytes: int, now: float) -> None:
+        """The server queued a *version* of a slice of *service* ("namespace/name") for its watches; see
+        ``Hub.on_sent``."""
+        self._raw.append((MARK, now, SENT, SliceSent(version, watchers, size_bytes), service))
         if len(self._raw) >= THINGS_MAX:
             self.encode()
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sliceplane.server.documents.schema import Struct, Type, struct
+from sliceplane.api.schema import Struct, Type, struct
 
 #: turns a text into its token
 Hide = Callable[[str], str]

@@ -10,11 +10,11 @@ import json
 from typing import Any
 
 from sliceplane.api.errors import ERRORS_MAX
+from sliceplane.api.schema import SchemaField, Struct, Type
+from sliceplane.api.schema import struct as definition
 from sliceplane.server.documents.fields import sets
 from sliceplane.server.documents.fields.shape import KeyedShape, SetShape, Unkeyed, element_of, field_shape
 from sliceplane.server.documents.patch.json_and_merge import go_text
-from sliceplane.server.documents.schema.model import SchemaField, Struct, Type
-from sliceplane.server.documents.schema.model import struct as definition
 from sliceplane.server.documents.schema.walks import ROOT, Complaints, Place, spelled
 
 _NUMBERS = ("int32", "int64")

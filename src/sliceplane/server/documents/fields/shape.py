@@ -20,9 +20,9 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.api.meta import Document
+from sliceplane.api.schema import SchemaField, Struct, Type, lookup
+from sliceplane.api.schema import struct as definition
 from sliceplane.server.documents.fields.sets import EMPTY, SELF, FieldSet, key_element, value_element
-from sliceplane.server.documents.schema.model import SchemaField, Struct, Type, lookup
-from sliceplane.server.documents.schema.model import struct as definition
 
 #: fields that Go has as plain structs, beside every ``metadata``, ``spec`` and ``status``: they are there, empty, where
 #: a document leaves them out, so that no manager is recorded for them

@@ -6,21 +6,12 @@ does to nulls.  A good document costs tens of microseconds (``fast``), a bad one
 Never: changes a document (but for ``fit``, which is told to), knows a request, validates values beyond their form
 (``server.registry.validation`` does that).
 
-``data.json`` holds the facts and is written by ``tools/make_schema.py``; ``model`` tells its notation.
+``api/schema.json`` holds the facts and is written by ``tools/make_schema.py``; ``api.schema`` tells its notation.
 """
 
 from __future__ import annotations
 
-from sliceplane.server.documents.schema.check import (
-    PROBLEMS_MAX,
-    TypeMismatch,
-    first_mismatch,
-    fit_in,
-    type_error,
-    unknown_in,
-)
-from sliceplane.server.documents.schema.fast import accepts
-from sliceplane.server.documents.schema.model import (
+from sliceplane.api.schema import (
     SchemaField,
     Struct,
     Type,
@@ -30,6 +21,15 @@ from sliceplane.server.documents.schema.model import (
     shape_of,
     struct,
 )
+from sliceplane.server.documents.schema.check import (
+    PROBLEMS_MAX,
+    TypeMismatch,
+    first_mismatch,
+    fit_in,
+    type_error,
+    unknown_in,
+)
+from sliceplane.server.documents.schema.fast import accepts
 from sliceplane.server.documents.schema.walks import drop_nulls
 
 __all__ = [

@@ -19,8 +19,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from sliceplane.api.errors import StatusError, bad_request
+from sliceplane.api.schema import SchemaField, Struct, Type, struct
 from sliceplane.kit.times import since_epoch
-from sliceplane.server.documents.schema.model import SchemaField, Struct, Type, struct
 from sliceplane.server.documents.schema.scalars import (
     check_base64,
     check_micro_time,

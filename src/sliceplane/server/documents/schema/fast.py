@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Union
 
 import msgspec
 
-from sliceplane.server.documents.schema.model import Type, lookup, struct
+from sliceplane.api.schema import Type, lookup, struct
 from sliceplane.server.documents.schema.scalars import (
     BASE64_PATTERN,
     MICRO_TIME_PATTERN,

@@ -16,7 +16,7 @@ import re
 from calendar import monthrange
 from typing import Final
 
-from sliceplane.server.documents.schema.model import SchemaField, Struct, Type
+from sliceplane.api.schema import SchemaField, Struct, Type
 
 TIME_LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
 MICRO_TIME_LAYOUT: Final = "2006-01-02T15:04:05.000000Z07:00"

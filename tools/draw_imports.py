@@ -1,9 +1,9 @@
-"""Draw which package imports which, as ``docs/images/imports.svg``: packages and the rooms of ``shell`` in the layers
-of the import contracts (``pyproject.toml``), arrows from a package to those that it imports.
+"""Draws which room imports which, as ``docs/images/imports.svg``: rooms in the layers of the first import contract
+(``pyproject.toml``), arrows from a room to those that it imports.
 
 ``python tools/draw_imports.py`` writes the picture; the same source gives the same bytes.  An arrow that follows from
-others is left out: what imports ``registry`` may import what ``registry`` imports.  An import that goes up or sideways
-is no picture but an error, so the picture cannot have a circle.
+others is left out: what imports ``controllers`` may import what ``controllers`` imports.  An import that goes up or
+sideways is no picture but an error, so the picture cannot have a circle.
 
 The layout is Sugiyama's: long arrows get a place in every row that they cross (*bends*), rows are ordered so that few
 arrows cross, and each place moves towards its neighbours as far as the order allows.
@@ -23,7 +23,6 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "sliceplane"
 PICTURE = ROOT / "docs" / "images" / "imports.svg"
-SHELL = "shell"
 #: also within functions; a syntax tree of every module takes ten times as long
 IMPORT = re.compile(r"^\s*from sliceplane\.([\w.]+) import ", re.MULTILINE)
 
@@ -37,54 +36,28 @@ PADDING_PX = 12
 GAP_PX = 16
 BEND_PX = 14
 PORT_PX = 11
-FRAME_PX = 14
 MARGIN_PX = 28
-
-#: name of the places at the right side of the shell's frame
-WALL = "|"
 
 Arrow = tuple[str, str]
 
 
-def package_of(parts: Sequence[str]) -> str:
-    """``server.io`` of ``("shell", "server", "plane")``, ``kit`` of ``("kit", "ip")``."""
-    return ".".join(parts[: 2 if parts[0] == SHELL else 1])
-
-
 @cache
 def imports() -> frozenset[Arrow]:
-    """Which package imports which, rooms of the shell counted as packages."""
+    """Returns which room, or module beside the rooms, imports which."""
     arrows: set[Arrow] = set()
     for path in sorted(SOURCE.rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        if len(parts) < 2 or parts == (SHELL, "__init__"):
-            continue
+        importer = path.relative_to(SOURCE).with_suffix("").parts[0]
         for module in IMPORT.findall(path.read_text(encoding="utf-8")):
-            imported = package_of(module.split("."))
-            if imported != package_of(parts):
-                arrows.add((package_of(parts), imported))
-    return frozenset(arrows)
+            arrows.add((importer, module.split(".")[0]))
+    return frozenset(arrow for arrow in arrows if arrow[0] != arrow[1] and not arrow[0].startswith("__"))
 
 
 def layers() -> list[list[str]]:
-    """Packages from top to bottom, as the import contracts have them; the shell's line is that of its rooms."""
+    """Rooms from top to bottom, as the import contracts have them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = project["tool"]["importlinter"]["contracts"]
-    lines = {
-        contract["containers"][0]: [[name.strip() for name in line.split("|")] for line in contract["layers"]]
-        for contract in contracts
-        if contract["type"] == "layers"
-    }
-    rows: list[list[str]] = []
-    for line in lines["sliceplane"]:
-        if SHELL not in line:
-            rows.append(line)
-            continue
-        rooms = [[f"{SHELL}.{room}" for room in names] for names in lines[f"sliceplane.{SHELL}"]]
-        # What stands beside the shell stands beside its widest line.
-        max(rooms, key=len).extend(name for name in line if name != SHELL)
-        rows.extend(rooms)
-    return rows
+    rows = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return [[name.strip() for name in row.split("|")] for row in rows]
 
 
 def essential(arrows: Collection[Arrow], rows: Sequence[Sequence[str]]) -> list[Arrow]:
@@ -112,13 +85,11 @@ class Place:
     name: str
     row: int
     wide: float
-    #: within the frame of the shell, or left of what stands beside it
-    shell: bool
     x: float = 0.0
 
     @property
     def is_box(self) -> bool:
-        return self.name not in ("", WALL)
+        return self.name != ""
 
     @property
     def y(self) -> float:
@@ -134,20 +105,15 @@ def placed(rows: Sequence[Sequence[str]], arrows: Sequence[Arrow]) -> tuple[list
     boxes: dict[str, Place] = {}
     for number, row in enumerate(rows):
         for name in row:
-            text = len(name.removeprefix(f"{SHELL}.")) * CHARACTER_PX + 2 * PADDING_PX
+            text = len(name) * CHARACTER_PX + 2 * PADDING_PX
             most = max(sum(arrow[end] == name for arrow in arrows) for end in (0, 1))
-            boxes[name] = Place(name, number, max(text, (most + 1) * PORT_PX), name.startswith(f"{SHELL}."))
+            boxes[name] = Place(name, number, max(text, (most + 1) * PORT_PX))
             lines[number].append(boxes[name])
-    # The right side of the frame runs down as an arrow does.
-    framed = sorted({box.row for box in boxes.values() if box.shell})
-    wall = [Place(WALL, number, BEND_PX, shell=True) for number in framed]
-    for place in wall:
-        lines[place.row].append(place)
     paths: list[Trail] = []
     for importer, imported in arrows:
         start = boxes[importer]
         end = boxes[imported]
-        bends = [Place("", number, BEND_PX, start.shell) for number in range(start.row + 1, end.row)]
+        bends = [Place("", number, BEND_PX) for number in range(start.row + 1, end.row)]
         for bend in bends:
             lines[bend.row].append(bend)
         paths.append([start, *bends, end])
@@ -156,7 +122,7 @@ def placed(rows: Sequence[Sequence[str]], arrows: Sequence[Arrow]) -> tuple[list
         for upper, lower in pairwise(path):
             neighbours[upper].append(lower)
             neighbours[lower].append(upper)
-    trails = [path[1:-1] for path in paths] + [wall]
+    trails = [path[1:-1] for path in paths]
     _order(lines, neighbours)
     _spread(lines, neighbours, {bend: trail for trail in trails for bend in trail})
     return lines, paths
@@ -164,7 +130,6 @@ def placed(rows: Sequence[Sequence[str]], arrows: Sequence[Arrow]) -> tuple[list
 
 def _order(lines: list[list[Place]], neighbours: Mapping[Place, Sequence[Place]]) -> None:
     """Sort each line by the middle of its neighbours, up and down in turn, and keep the order with fewest crossings."""
-    framed = {place.row for line in lines for place in line if place.name == WALL}
     best = [list(line) for line in lines]
     fewest = None
     for sweep in range(SWEEPS):
@@ -175,9 +140,7 @@ def _order(lines: list[list[Place]], neighbours: Mapping[Place, Sequence[Place]]
                 place: _mean([position[other] for other in neighbours[place] if (other.row < place.row) == down])
                 for place in line
             }
-            line.sort(key=lambda place: (  # used at once
-                place.row in framed and not place.shell, place.name == WALL, middles.get(place) or position[place]
-            ))  # fmt: skip
+            line.sort(key=lambda place: middles.get(place) or position[place])  # used at once
         crossings = _crossings(lines, neighbours)
         if fewest is None or crossings < fewest:
             fewest = crossings
@@ -267,8 +230,7 @@ def _curves(paths: Sequence[Trail]) -> Iterator[str]:
             if not place.is_box:
                 y = place.y + BOX_PX / 2
                 line.append(f"V{y:.1f}")
-        kind = "inner" if path[0].shell else "outer"
-        yield f'<path class="{kind}" d="{" ".join(line)}" marker-end="url(#{kind})"/>'
+        yield f'<path d="{" ".join(line)}" marker-end="url(#head)"/>'
 
 
 def drawn() -> str:
@@ -278,32 +240,22 @@ def drawn() -> str:
     places = [place for line in lines for place in line]
     right = max(place.x + place.wide / 2 for place in places) + MARGIN_PX + GAP_PX
     bottom = MARGIN_PX * 2 + (len(rows) - 1) * ROW_PX + BOX_PX
-    walls = [place for place in places if place.name == WALL]
-    inside = [place for place in places if place.shell and place.row in {wall.row for wall in walls}]
-    frame_x = min(place.x - place.wide / 2 for place in inside) - GAP_PX
-    frame_y = walls[0].y - BOX_PX / 2 - FRAME_PX
-    frame_wide = max(place.x for place in walls) - frame_x
-    frame_high = walls[-1].y + BOX_PX / 2 + FRAME_PX - frame_y
     head = f"""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right:.0f} {bottom:.0f}" text-anchor="middle" font-size="13"
   font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif">
-<title>Which package of Sliceplane imports which</title>
+<title>Which room of Sliceplane imports which</title>
 <style>
   path {{ fill: none; stroke-width: 1.3 }}
-  .outer {{ stroke: #7b8794 }} #outer path {{ fill: #7b8794 }}
-  .inner {{ stroke: #2f6db3 }} #inner path {{ fill: #2f6db3 }}
-  .box {{ fill: #f5f2ea; stroke: #a89f86 }} .room {{ fill: #dbe9f8; stroke: #2f6db3 }}
-  .frame {{ fill: #eef4fb; stroke: #9dbbdc; stroke-dasharray: 4 3 }}
+  path {{ stroke: #7b8794 }} #head path {{ fill: #7b8794 }}
+  rect.room {{ fill: #dbe9f8; stroke: #2f6db3 }}
   text {{ fill: #1c2733 }}
 </style>
 <rect width="{right:.0f}" height="{bottom:.0f}" fill="#ffffff"/>"""
-    parts = [head, *map(_marker, ("outer", "inner")), _rect("frame", frame_x, frame_y, frame_wide, frame_high)]
-    parts.append(f'<text x="{frame_x + 28:.1f}" y="{frame_y + 20:.1f}" font-weight="600">{SHELL}</text>')
+    parts = [head, _marker("head")]
     parts += _curves(paths)
     for box in (place for place in places if place.is_box):
-        kind = "room" if box.shell else "box"
-        parts.append(_rect(kind, box.x - box.wide / 2, box.y - BOX_PX / 2, box.wide, BOX_PX))
-        parts.append(f'<text x="{box.x:.1f}" y="{box.y + 4.5:.1f}">{box.name.removeprefix(f"{SHELL}.")}</text>')
+        parts.append(_rect("room", box.x - box.wide / 2, box.y - BOX_PX / 2, box.wide, BOX_PX))
+        parts.append(f'<text x="{box.x:.1f}" y="{box.y + 4.5:.1f}">{box.name}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.effort import effort
 from tests.growth.measure import GROWTH_MAX, growth
 
-from sliceplane.lab.testing.heuristics import check_heuristic
 from sliceplane.slices.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced, overload_of
 from sliceplane.slices.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE, SpreadConstraints
 from sliceplane.slices.heuristics.types import (
@@ -26,6 +25,7 @@ from sliceplane.slices.heuristics.types import (
     ZoneView,
     problem_of_allocation,
 )
+from sliceplane.testing import check_heuristic
 
 WEB = ServiceView(namespace="default", name="web")
 ZONES = tuple(ZoneView(name=name, region="r1", share=1 / 3) for name in ("a", "b", "c"))

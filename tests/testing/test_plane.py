@@ -194,7 +194,7 @@ def test_without_the_extra_a_sentence_says_what_to_install() -> None:
         "import sys\n"
         "for name in ('uvicorn', 'uvloop', 'httptools', 'cryptography', 'jsonpatch'): sys.modules[name] = None\n"
         "from sliceplane.testing import Plane\n"
-        "from sliceplane.lab.testing.heuristics import check_heuristic\n"
+        "from sliceplane.testing import check_heuristic\n"
         "Plane().start()\n"
     )
     done = subprocess.run(

@@ -2,7 +2,7 @@
 
 It gets a ``NOTIFY_SOCKET`` of its own (sd_notify(3)); a child that says READY=1 there is believed from then on, so a
 program that was written for systemd needs no check.  It leads a session: ^C at a terminal is for the agent, which
-drains before it ends the child.  What becomes of it when the agent is killed: ``agent.orphan``.
+drains before it ends the child.  What becomes of it when the agent is killed: ``agent.io.orphan``.
 """
 
 from __future__ import annotations

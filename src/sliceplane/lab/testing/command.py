@@ -99,7 +99,3 @@ def _wait(signals: socket.socket, parent: int | None) -> None:
         for descriptor, _ in poll.poll():
             if descriptor != standard_input or not os.read(descriptor, 65536):
                 return
-
-
-if __name__ == "__main__":
-    main(prog_name="python -m sliceplane.testing")

@@ -53,23 +53,23 @@ ABSENCES: Final[dict[str, Callable[[], bool]]] = {
 }
 #: bold titles of docs/features.md: modules of the package and commands that are the feature
 FEATURES: Final[dict[str, tuple[str, ...]]] = {
-    "API server": ("shell.server.requests.app", "apiserver", "up"),
-    "Access": ("registry.authorization", "registry.authentication", "shell.server.audit.log"),
-    "Storage": ("shell.server.storage.sqlite", "shell.server.storage.replicated", "snapshot"),
+    "API server": ("server.io.requests.app", "apiserver", "up"),
+    "Access": ("server.registry.authorization", "server.registry.authentication", "server.io.audit.log"),
+    "Storage": ("server.io.storage.sqlite", "server.io.storage.replicated", "snapshot"),
     "Controllers": ("controllers.endpointslice", "controllers.endpoints", "controllers"),
-    "Hints": ("slices.hints", "heuristics.shipped", "controllers.traffic_distribution"),
-    "Node proxy": ("nft.table", "iptables.table", "proxy", "trace"),
-    "What if": ("whatif.prediction", "what-if", "estimate"),
+    "Hints": ("slices.hints", "slices.heuristics.shipped", "controllers.traffic_distribution"),
+    "Node proxy": ("node.nft.table", "node.iptables.table", "proxy", "trace"),
+    "What if": ("lab.whatif.prediction", "what-if", "estimate"),
     "DNS": ("dns.server", "dns"),
     "xDS": ("xds.catalog", "xds"),
-    "Endpoints outside": ("external.registration", "agent"),
-    "Answers": ("explain.chain", "explain", "lint", "status", "drift", "drain", "ui", "guard"),
-    "A recorder": ("recorder.replay", "recorder", "timeline"),
-    "A conformance kit": ("conformance.story", "conformance"),
-    "A Python client": ("client.view",),
-    "For clusters that exist": ("shell.hosting.standalone", "controllers"),
-    "The way out of Endpoints": ("endpoints_audit.judge", "endpoints"),
-    "Proof": ("sim.simulation", "simulate"),
+    "Endpoints outside": ("consume.agents.registration", "agent"),
+    "Answers": ("diagnose.explain.chain", "explain", "lint", "status", "drift", "drain", "ui", "guard"),
+    "A recorder": ("diagnose.timeline.replay", "recorder", "timeline"),
+    "A conformance kit": ("lab.conformance.story", "conformance"),
+    "A Python client": ("consume.client.view",),
+    "For clusters that exist": ("controllers.io.standalone", "controllers"),
+    "The way out of Endpoints": ("diagnose.audit.judge", "endpoints"),
+    "Proof": ("lab.sim.simulation", "simulate"),
 }
 #: commands that are no feature of the plane
 _PLAIN: Final = ("completion", "help", "version")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "src" / "sliceplane" / "shell" / "ui" / "static" / "vendor"
+PAGE = ROOT / "src" / "sliceplane" / "diagnose" / "page" / "io" / "static" / "vendor"
 TESTS = ROOT / "tests" / "ui" / "vendor"
 #: done to every file of the page
 REPLACED = (b'from"preact"', b'from"./preact.js"')

@@ -58,8 +58,8 @@ def seen(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
     monkeypatch.setattr(case.ends_at, note)
     for module in ("controllers", "dns", "xds"):  # descriptors and signals are the test run's own
-        monkeypatch.setattr(f"sliceplane.cli.{module}.spare_descriptors", lambda: None)
-        monkeypatch.setattr(f"sliceplane.cli.{module}.on_stop_signal", lambda callback: None)
+        monkeypatch.setattr(f"sliceplane.cli.run.{module}.spare_descriptors", lambda: None)
+        monkeypatch.setattr(f"sliceplane.cli.run.{module}.on_stop_signal", lambda callback: None)
     monkeypatch.setattr("sliceplane.cli.logs.Logs.begin", lambda logs: None)
     done = CliRunner().invoke(main, [word.format(folder=folder) for word in case.command_line.split()])
     assert notes, f"{done.output}{done.exception!r}"

@@ -236,7 +236,7 @@ def test_the_agents_file_runs_without_packages(agent: Path, words: tuple[str, ..
 def test_the_agents_file_has_nothing_compiled_and_no_other_program(agent: Path) -> None:
     content = agent.with_name("content")
     assert not [path for path in content.rglob("*") if path.suffix in (".so", ".pyd", ".pyc")]
-    assert not (content / "sliceplane" / "cli" / "up.py").exists()
+    assert not (content / "sliceplane" / "cli" / "run" / "up.py").exists()
     assert not (content / "uvloop").exists()
 
 

@@ -26,7 +26,7 @@ HEADING = "## Tables that clients fill"
 #: what makes a table that lives as long as the process or its owner
 _MAKERS = {"lru_cache", "remembered", "Passed", "Shares", "OrderedDict", "cache"}
 #: programs of one user, or of tests: their tables end with the command
-_OTHERS = ("cli", "client", "sim", "testing", "conformance", "pytest_plugin")
+_OTHERS = ("cli", "client", "lab", "testing", "pytest_plugin")
 
 
 def _calls(node: ast.AST) -> set[str]:
@@ -71,7 +71,7 @@ def tables() -> dict[str, str]:
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
-        if parts[0] in _OTHERS:
+        if parts[0] in _OTHERS or parts[:2] == ("consume", "client"):
             continue
         module = ".".join(part for part in parts if part != "__init__")
         text = path.read_text(encoding="utf-8")

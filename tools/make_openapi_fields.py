@@ -20,9 +20,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from sliceplane.api.schema import definition_names
 from sliceplane.server.documents.openapi.fields import SHARED, FieldRow, rows_of, sections
 from sliceplane.server.documents.schema import struct
-from sliceplane.server.documents.schema.model import definition_names
 
 OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/server/documents/openapi/fields.tsv"
 _FUNCTION: Final = re.compile(

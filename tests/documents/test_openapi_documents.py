@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from sliceplane.api.schema import definition_names
 from sliceplane.api.scheme import DESCRIBED, RESOURCES, Pods
 from sliceplane.server.documents import openapi
 from sliceplane.server.documents.openapi.fields import SHARED, rows_of, sections
 from sliceplane.server.documents.schema import struct
-from sliceplane.server.documents.schema.model import definition_names
 
 
 def load(name: str) -> dict[str, Any]:

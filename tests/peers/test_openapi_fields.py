@@ -12,10 +12,10 @@ import pytest
 from tests.peers.kubernetes import MODULE
 from tests.peers.programs import run_go
 
+from sliceplane.api.schema import definition_names
 from sliceplane.server.documents import openapi
 from sliceplane.server.documents.openapi.fields import rows_of, sections
 from sliceplane.server.documents.schema import struct
-from sliceplane.server.documents.schema.model import definition_names
 from tools import make_openapi_fields
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]

@@ -1,6 +1,6 @@
 """Facts and texts about fields that only OpenAPI tells: enumerations, defaults, descriptions.
 
-``fields.tsv`` has a section for each definition (see ``schema.model``), after a blank line; a row has four columns,
+``fields.tsv`` has a section for each definition (see ``api.schema``), after a blank line; a row has four columns,
 without empty ones at its end:
 
     ==========  ======================================================================================
@@ -23,7 +23,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 SHARED: Final = "*"
-#: definitions of a version that is made of another (``schema.model``)
+#: definitions of a version that is made of another (``api.schema``)
 _OLD: Final = ("discoveryV1beta1.", "discovery.")
 
 

@@ -297,7 +297,7 @@ def test_workloads_classes_and_policies(server: Server, tmp_path: Path) -> None:
     scale = json.loads(kubectl(server, tmp_path, "get", "rc", "old", "--subresource=scale", "-o", "json"))
     assert (scale["spec"]["replicas"], scale["status"]["selector"]) == (3, "app=old")
     assert "Allowing the specific traffic to all pods" in kubectl(server, tmp_path, "describe", "netpol", "closed")
-    assert "names that stay" in kubectl(server, tmp_path, "explain", "statefulset")
+    assert "stable name" in kubectl(server, tmp_path, "explain", "statefulset")
     pod = '{"spec": {"priorityClassName": "high"}}'
     kubectl(server, tmp_path, "run", "dear", "--image=i", f"--overrides={pod}")
     shown = kubectl(server, tmp_path, "get", "pod", "dear", "-o", "jsonpath={.spec.priority} {.spec.preemptionPolicy}")

@@ -31,10 +31,10 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource, Services
 from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.io import ControllerHost
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.watch.hosting.host import ControllerHost
 
 #: services and the slices of each
 MANY = (1_000, 100)

@@ -36,7 +36,7 @@ FOREIGN = {
     "destroy ifaddrmsg.ifa_scope jq nohup",
     "Envoy": "BoolValue ConfigSource DeltaDiscoveryRequest DeltaDiscoveryResponse DiscoveryRequest DiscoveryResponse "
     "HttpProtocolOptions.ExplicitHttpConfig LoadBalancingPolicy.Policy UInt32Value xds_protocol",
-    "placeholders": "LEVEL ns0",
+    "placeholders": "LEVEL ns0 agent.yaml",
 }
 
 _TRIPLE_QUOTED = re.compile(r'"""(?:[^\\]|\\.)*?"""', re.DOTALL)

@@ -57,10 +57,10 @@ def test_a_delete_behind_a_410_is_not_lost(sliceplane: Plane) -> None:
             await view.wait_ready(10, count=3)
             with sliceplane.faults.outage():
                 sliceplane.apply(WEB.replace("replicas: 3", "replicas: 1"))
-                await sliceplane.until(lambda: len(sliceplane.slices.endpoints("web")) == 1)
+                await sliceplane.until(lambda: len(sliceplane.endpoints("web")) == 1)
                 assert len(view.endpoints) == 3, "it cannot know yet, and keeps what it knew"
                 sliceplane.faults.expire()
             await sliceplane.until(lambda: len(view.endpoints) == 1, timeout=30)
-            assert view.endpoints == sliceplane.slices.endpoints("web")
+            assert view.endpoints == sliceplane.endpoints("web")
 
     asyncio.run(story())

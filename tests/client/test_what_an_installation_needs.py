@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 #: what the extras bring, and what a client loads with its first kubeconfig or request only
 NOT_IMPORTED = {*EXTRA_OF, "aiohttp", "click", "yaml", "sqlite3", "email", "http"}
 #: of our own packages
-IMPORTED = {"api", "balancing", "client", "drain", "informer", "kit", "proxy", "shell"}
+IMPORTED = {"api", "client", "consume", "kit", "watch"}
 
 _LOADED = """
 import json, sys
@@ -46,14 +46,11 @@ def test_nothing_of_servers_is_imported() -> None:
     assert {name.partition(".")[0] for name in modules} & NOT_IMPORTED == set()
     ours = {name.split(".")[1] for name in modules if name.startswith("sliceplane.")}
     assert ours == IMPORTED
-    shell = {name.removeprefix("sliceplane.shell.") for name in modules if name.startswith("sliceplane.shell.")}
-    rooms = {name.partition(".")[0] for name in shell}
-    assert rooms == {"process", "transport"}
-    assert {name for name in shell if name.startswith("process.")} == {
-        "process.files",
-        "process.line_writer",
-        "process.log",
-        "process.log_lines",
+    assert {name for name in modules if name.startswith("sliceplane.kit.io.")} == {
+        "sliceplane.kit.io.files",
+        "sliceplane.kit.io.line_writer",
+        "sliceplane.kit.io.log",
+        "sliceplane.kit.io.log_lines",
     }
 
 

@@ -16,11 +16,11 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.io import ControllerHost
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane
+from sliceplane.watch.hosting.host import ControllerHost
 
 pytestmark = pytest.mark.looptime
 

@@ -23,11 +23,10 @@ from sliceplane.diagnose.timeline.index import Index
 from sliceplane.diagnose.timeline.reader import entries
 from sliceplane.diagnose.timeline.text import line_document, line_text, membership_text
 from sliceplane.diagnose.timeline.timeline import Timeline
-from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Work, Write
 from sliceplane.watch.recorder.delta import schema
-from sliceplane.watch.recorder.entries import Changed, Marked
+from sliceplane.watch.recorder.entries import Changed, Marked, SentVersion
 from sliceplane.watch.recorder.file import Header, Recording, recording_of
 from sliceplane.watch.recorder.recorder import Recorder
 
@@ -169,14 +168,7 @@ def test_a_rollout_of_a_hundred_pods_is_one_line_that_opens() -> None:
 
 def sent(story: Story, revision: int, watchers: int, size_bytes: int, *, gone: bool = False) -> None:
     """The server sent the event of this revision, or of the end of the object that had it."""
-
-    def record(at: int) -> Record:
-        key = Key(EndpointSlices.storage_key, "shop", "web-x")
-        return Record(key=key, revision=at, created=1, uid="", body=b"", labels={LABEL_SERVICE_NAME: "web"}, fields={})
-
-    kind = EventType.DELETED if gone else EventType.MODIFIED
-    event = StoreEvent(revision + gone, kind, record(revision + gone), record(revision))
-    story.recorder.sent(event, watchers, size_bytes, story.now)
+    story.recorder.sent(SentVersion("web-x", revision, gone), "shop/web", watchers, size_bytes, story.now)
 
 
 def test_a_line_tells_to_how_many_watchers_its_slices_went() -> None:

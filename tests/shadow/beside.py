@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.shell.server.serving import Server
 
-from sliceplane.controllers.io import ControllerHost
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.base import Controller
+from sliceplane.watch.hosting.host import ControllerHost
 from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.http import HttpClient
 

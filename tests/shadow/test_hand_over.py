@@ -31,9 +31,9 @@ from sliceplane.api.discovery import LABEL_SKIP_MIRROR
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
-from sliceplane.controllers.io import ControllerHost
 from sliceplane.server.io.plane import PlaneConfig
 from sliceplane.slices.succession import SelectorChanges
+from sliceplane.watch.hosting.host import ControllerHost
 
 PODS = 13
 #: several slices, so that it matters what is written

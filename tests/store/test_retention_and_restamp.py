@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sliceplane.api.codec import encode
 from sliceplane.server.store.shelf import Retention
-from sliceplane.server.store.types import Key, Record, restamp, restamp_body
+from sliceplane.server.store.types import EventType, Key, Record, StoreEvent, restamp, restamp_body
 
 
 def test_history_is_dropped_when_it_is_old_enough():
@@ -90,3 +90,12 @@ def test_a_body_that_is_kept_has_no_spare_room() -> None:
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used < 1.1 * sum(len(body) for body in kept)
+
+
+def test_an_event_names_the_last_version_of_its_object() -> None:
+    """A deletion has a revision of its own, which no version of the object ever had."""
+    key = Key("pods", "ns", "a")
+    old, new = (Record(key=key, revision=at, created=1, uid="", body=b"", labels={}, fields={}) for at in (3, 5))
+    kinds = {EventType.ADDED: None, EventType.MODIFIED: old, EventType.DELETED: old}
+    events = [StoreEvent(5, kind, new, previous) for kind, previous in kinds.items()]
+    assert [(event.last_version, event.is_end) for event in events] == [(5, False), (5, False), (3, True)]

@@ -1,13 +1,11 @@
-"""A node's model of services: which endpoints may this node use for which service port.
+"""The node proxy: which rules a node needs for its Services, and when they are written.
 
-``model`` has the values; ``servicemap`` makes service ports out of Services, ``slicecache`` endpoints out of
-EndpointSlices (``selections`` says which, ``endpoints`` reads Endpoints instead, ``addresses`` spells them).
-``claims`` says which Service gets an address that several ask for (``grounds``: or none of them), ``bounds`` how much
-of one is served.  ``usable`` is the rule which endpoints may be used from a place, for all
-consumers; ``tracker`` ties these together, ``schedule`` says when to write, and in which portions.
-``aftermath``, ``conntrack`` and ``progress`` are what follows once the kernel has it.
+``tracker`` follows Services and slices, by the model that every consumer shares (``consume``); ``schedule`` decides
+when to write, and in which portions; ``plane`` owns the rules of a back end (``nft``, ``iptables``; ``ipvs`` and
+``hns`` only render).  ``surroundings`` derives from flags, Node and interfaces what static rules depend on;
+``aftermath`` and ``conntrack`` decide what follows once the kernel has them.
 
 Promises: change tracking in proportion to what changed; the endpoints that kube-proxy would use
 (``pkg/proxy/topology.go``); the answer depends on the newest objects alone, never on the order of their events.
-Never: knows nftables or any other data plane.
+Never: loads a server, its kinds or the slice engine; does I/O outside ``io``.
 """

@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.scheme import ConfigMaps, EventsV1
-from sliceplane.controllers.io import ControllerHost
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.base import Work
+from sliceplane.watch.hosting.host import ControllerHost
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

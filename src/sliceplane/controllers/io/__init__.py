@@ -1,20 +1,6 @@
-"""The controller host: runs controller cores over shared informers and one client.
+"""Runs controllers in a plane, or beside any cluster.
 
-::
-
-    informers --changes--> inbox --on_change--> core --take_work--> jobs (tasks) --writes--> client
-                             ^                                        |
-                             +------------------ Done ----------------+
-
-Read ``host`` first, then ``runner`` (life after life), ``life`` (one of them), ``informers`` and ``election``.  A host
-is used by ``embedded``, ``standalone`` and ``shadow``, with the controllers of ``catalogue``; ``freshness`` and
-``monitoring`` say how it is.
-
-Promises: a core is called from one place at a time; writes of a job go in order and stop at the first error;
-a core that raises is logged and started again from scratch; after ``close`` no task is left.
-Never: decides what is written; lets one controller's fault reach another.
+``catalogue`` names the controllers and composes them with ``emulation``; ``embedded`` runs them in a server's process,
+``standalone`` over HTTP with a leader election.  ``heuristics`` loads those of other packages; ``freshness`` and
+``monitoring`` report how a host is.  The host itself is ``watch.hosting``.
 """
-
-from sliceplane.watch.hosting.host import ControllerHost, HostStatus
-
-__all__ = ["ControllerHost", "HostStatus"]

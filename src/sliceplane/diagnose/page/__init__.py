@@ -1,7 +1,7 @@
 """What the page shows, as data: view models of a cluster, and what became of one since the last look.
 
 ``model`` holds the Services, slices and Nodes that informers tell of; ``views`` makes of it, and of the answers of
-``explain``, ``drift``, ``tracer`` and ``recorder``, one model for each view of the page; ``tables`` are its rows by
+``explain``, ``drift``, ``trace`` and ``timeline``, one model for each view of the page; ``tables`` are its rows by
 column; ``feed`` numbers models and says each change as a message, so that a reader loads a view once and is told
 differences from then on.
 

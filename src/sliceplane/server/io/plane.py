@@ -51,7 +51,7 @@ from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import MASTERS, User
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
-from sliceplane.server.store.types import EventType, StoreEvent
+from sliceplane.server.store.types import StoreEvent
 from sliceplane.watch.io.flight import FlightRecorder
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.io.service import PlaneService, ServiceContext
@@ -239,10 +239,8 @@ class ServerPlane:
 
         def record(event: StoreEvent, watchers: int, size_bytes: int) -> None:
             key = event.record.key
-            gone = event.type is EventType.DELETED and event.previous is not None
-            revision = event.previous.revision if event.previous is not None and gone else event.revision
             service = f"{key.namespace}/{event.record.labels.get(LABEL_SERVICE_NAME, '')}"
-            version = SentVersion(key.name, revision, gone)
+            version = SentVersion(key.name, event.last_version, event.is_end)
             flight.recorder.sent(version, service, watchers, size_bytes, quantized(now()))
 
         return record

@@ -69,6 +69,16 @@ class StoreEvent(msgspec.Struct, frozen=True):
     record: Record
     previous: Record | None
 
+    @property
+    def is_end(self) -> bool:
+        """Returns True for the deletion of an object that was there."""
+        return self.type is EventType.DELETED and self.previous is not None
+
+    @property
+    def last_version(self) -> int:
+        """The revision of the version that the event brings, or of the last one before a deletion."""
+        return self.previous.revision if self.previous is not None and self.is_end else self.revision
+
 
 class RecordPage(msgspec.Struct, frozen=True):
     """A part of a list, in key order."""

@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 from sliceplane.api.scheme import Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.controllers.io import ControllerHost
 from sliceplane.controllers.io.monitoring import health_pages
 from sliceplane.diagnose.shadow.controller import ShadowController
 from sliceplane.diagnose.shadow.ledger import DifferenceLedger, News
@@ -21,6 +20,7 @@ from sliceplane.diagnose.shadow.report import ShadowSummary, summary_of
 from sliceplane.kit.io.pages import Page, PageMaker
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
+from sliceplane.watch.hosting.host import ControllerHost
 from sliceplane.watch.io.base import Reader, ReadOnlyClient
 from sliceplane.watch.io.reflect import loop_clock
 

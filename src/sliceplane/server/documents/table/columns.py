@@ -24,11 +24,13 @@ _DAY_S: Final = 86400
 _YEAR_S: Final = 365 * _DAY_S
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
+class Column(msgspec.Struct, frozen=True):
     """One column.  ``priority`` above 0: shown by ``-o wide`` only."""
 
     name: str
     description: str
+    #: the path of the text or number that is shown, with dots, or a function of the document
+    source: str | Callable[[Document], Cell] = ""
     type: Literal["string", "integer", "boolean", "date"] = "string"
     format: Literal["", "name"] = ""
     priority: int = 0
@@ -42,19 +44,31 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
             "priority": self.priority,
         }
 
+    def cell(self, document: Document, now: float) -> Cell:
+        if self is AGE:
+            return age(document, now)
+        return self.source(document) if callable(self.source) else text(document, *self.source.split("."))
+
 
 class Printer(msgspec.Struct, frozen=True):
-    """How one kind is shown.  ``conditions`` gives a row's conditions, where it has any; ``order`` the key that a list
-    is sorted by, where that is not how it came."""
+    """The columns of one kind."""
 
     columns: tuple[Column, ...]
-    cells: Cells
+    #: all cells of a row, where they cannot be computed one by one
+    row: Cells | None = None
+    #: the conditions of a row
     conditions: Callable[[Document], list[Document]] | None = None
+    #: the key that a list is sorted by; ``None``: lists stay in the order of their keys
     order: Callable[[Document], tuple[int, str]] | None = None
 
+    def cells(self, document: Document, now: float) -> tuple[Cell, ...]:
+        if self.row is not None:
+            return self.row(document, now)
+        return tuple([column.cell(document, now) for column in self.columns])
 
-NAME: Final = Column(name="Name", format="name", description="Name of the object, unique for its kind and namespace.")
-AGE: Final = Column(name="Age", description="Time since the object was created.")
+
+NAME: Final = Column("Name", "Name of the object, unique for its kind and namespace.", "metadata.name", format="name")
+AGE: Final = Column("Age", "Time since the object was created.")
 
 
 def member(document: Any, *path: str) -> Any:
@@ -95,6 +109,24 @@ def texts(document: Any, *path: str) -> list[str]:
 def mapping(document: Any, *path: str) -> Document:
     value = member(document, *path)
     return value if isinstance(value, dict) else {}
+
+
+def number_at(path: str) -> Callable[[Document], int]:
+    """The source of a column of numbers."""
+    names = path.split(".")
+    return lambda document: number(document, *names)
+
+
+def flag_at(path: str) -> Callable[[Document], bool]:
+    """The source of a column of truth values."""
+    names = path.split(".")
+    return lambda document: flag(document, *names)
+
+
+def text_or(absent: str, path: str) -> Callable[[Document], str]:
+    """The source of a column of texts that shows *absent* where there is none."""
+    names = path.split(".")
+    return lambda document: text(document, *names) or absent
 
 
 def name_of(document: Document) -> str:
@@ -173,11 +205,17 @@ def age(document: Any, now: float) -> str:
     return since(text(document, "metadata", "creationTimestamp"), now)
 
 
-def _plain_cells(document: Document, _now: float) -> tuple[Cell, ...]:
-    return name_of(document), text(document, "metadata", "creationTimestamp")
+def class_column(*annotations: str) -> Column:
+    """The column of a class's name, which says so if one of *annotations* marks it as the default."""
+
+    def shown(document: Document) -> str:
+        is_default = any(member(document, "metadata", "annotations", name) == "true" for name in annotations)
+        return f"{name_of(document)} (default)" if is_default else name_of(document)
+
+    return Column(NAME.name, NAME.description, shown, format="name")
 
 
 #: for kinds without columns of their own
 PLAIN: Final = Printer(
-    (NAME, Column(name="Created At", type="date", description="When the object was created.")), _plain_cells
+    (NAME, Column("Created At", "When the object was created.", "metadata.creationTimestamp", type="date"))
 )

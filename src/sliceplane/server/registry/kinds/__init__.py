@@ -25,7 +25,6 @@ from typing import Final
 from sliceplane.api.meta import Object
 from sliceplane.api.quantity import quantity_of
 from sliceplane.api.scheme import LISTED, POSTED, Resource
-from sliceplane.server.documents.table.columns import PLAIN
 from sliceplane.server.registry.kinds import (
     config_map,
     controller_revision,
@@ -60,8 +59,7 @@ from sliceplane.server.registry.kinds import (
     storage,
     volumes,
 )
-from sliceplane.server.registry.kinds.kind import NOT_GRANTED, Kind, bare_kind, edited
-from sliceplane.server.registry.kinds.plain import plain_kind
+from sliceplane.server.registry.kinds.kind import Granted, Kind, edited
 
 KINDS: Final[tuple[Kind, ...]] = (
     config_map.CONFIG_MAP,
@@ -108,9 +106,9 @@ KINDS: Final[tuple[Kind, ...]] = (
     storage.VOLUME_ATTACHMENT,
     storage.VOLUME_ATTRIBUTES_CLASS,
     # Lists that are always empty.  Roles of a namespace grant writes, as upstream's: a user reads why there are none.
-    *(plain_kind(resource, (), PLAIN, granted=edited() if resource.namespaced else NOT_GRANTED) for resource in LISTED),
+    *(Kind(resource=resource, granted=edited() if resource.namespaced else Granted()) for resource in LISTED),
     # POSTed, done or answered by a function that ``server.registry.registry`` names, and never stored.
-    *(bare_kind(resource, PLAIN) for resource in POSTED),
+    *(Kind(resource=resource) for resource in POSTED),
 )
 _BY_KEY: Final = {kind.resource.key: kind for kind in KINDS}
 

@@ -4,67 +4,58 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, too_long, while_few
+from sliceplane.api.errors import FieldError, duplicate, forbidden_field, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.server.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.validation.environment import key_problems
+from sliceplane.server.registry.validation.rules import Rows, of_form
 
 DATA_MAX_BYTES = 1024 * 1024
+_KEPT: Final = "field is immutable when `immutable` is set"
 
 
-def _validate(document: Document) -> list[FieldError]:
+def _validate(_path: str, document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     text: dict[str, str] = document.get("data", {})
     binary: dict[str, str] = document.get("binaryData", {})
     size = 0
     for key, value in while_few(errors, text.items()):
-        errors += validate_key(f"data[{key}]", key)
+        errors += of_form(f"data[{key}]", key, key_problems)
         if key in binary:
             errors.append(duplicate(f"data[{key}]", key))
         size += len(value.encode())
     for key, value in while_few(errors, binary.items()):
-        errors += validate_key(f"binaryData[{key}]", key)
+        errors += of_form(f"binaryData[{key}]", key, key_problems)
         size += len(value) * 3 // 4
-    if size > DATA_MAX_BYTES:
-        errors.append(too_long("[]", DATA_MAX_BYTES))
-    return errors
+    return [*errors, too_long("[]", DATA_MAX_BYTES)] if size > DATA_MAX_BYTES else errors
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
-    if old.get("immutable"):
-        detail = "field is immutable when `immutable` is set"
-        if not new.get("immutable"):
-            errors.append(forbidden_field("immutable", detail))
-        errors += [
-            forbidden_field(member, detail)
-            for member in ("data", "binaryData")
-            if new.get(member, {}) != old.get(member, {})
-        ]
-    return errors + _validate(new)
+def check_kept(new: Document, old: Document) -> list[FieldError]:
+    """The complaints about changes of what ``immutable`` fixes: that flag itself, and the data."""
+    if not old.get("immutable"):
+        return []
+    flag = [] if new.get("immutable") else ["immutable"]
+    changed = [member for member in ("data", "binaryData") if new.get(member, {}) != old.get(member, {})]
+    return [forbidden_field(member, _KEPT) for member in (*flag, *changed)]
 
 
-def validate_key(path: str, key: str) -> list[FieldError]:
-    return [invalid_value(path, key, problem) for problem in key_problems(key)]
-
-
-def _cells(config_map: Document, now: float) -> tuple[Cell, ...]:
-    return (
-        name_of(config_map),
-        len(mapping(config_map, "data")) + len(mapping(config_map, "binaryData")),
-        age(config_map, now),
-    )
-
-
-CONFIG_MAP: Final = kind.stored_as_sent(
+CONFIG_MAP: Final = kind.Kind(
     resource=ConfigMaps,
-    defaults=kind.no_defaults,
-    validate=_validate,
-    validate_update=_validate_update,
-    warnings=kind.no_warnings,
+    rules=Rows(_validate),
+    update_rules=lambda new, old: check_kept(new, old) + _validate("", new),
     quota=kind.counted_as(ConfigMaps.plural),
     granted=kind.edited(),
-    columns=Printer((NAME, Column(name="Data", description="How many entries there are."), AGE), _cells),
+    columns=Printer(
+        (
+            NAME,
+            Column(
+                "Data",
+                "How many entries there are.",
+                lambda config_map: len(mapping(config_map, "data")) + len(mapping(config_map, "binaryData")),
+            ),
+            AGE,
+        )
+    ),
 )

@@ -4,40 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, invalid_value, required
+from sliceplane.api.errors import FieldError, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ControllerRevisions
-from sliceplane.server.documents.table.columns import (
-    AGE,
-    NAME,
-    NONE,
-    Cell,
-    Column,
-    Printer,
-    age,
-    name_of,
-    number,
-    objects,
-)
+from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, Printer, number_at, objects
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.workload import NOT_NEGATIVE
-from sliceplane.server.registry.metadata import IMMUTABLE
+from sliceplane.server.registry.validation.rules import Field, Rows
 
 
-def _validate(document: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
-    if document.get("data") is None:
-        errors.append(required("data", "data is mandatory"))
-    if document.get("revision", 0) < 0:
-        errors.append(invalid_value("revision", document["revision"], NOT_NEGATIVE))
-    return errors
-
-
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    errors = _validate(new)
-    if new.get("data") != old.get("data"):
-        errors.append(invalid_value("data", new.get("data"), IMMUTABLE))
-    return errors
+def _data(_path: str, document: Document) -> list[FieldError]:
+    """An empty template is one."""
+    return [] if document.get("data") is not None else [required("data", "data is mandatory")]
 
 
 def _owner(revision: Document) -> str:
@@ -48,25 +25,17 @@ def _owner(revision: Document) -> str:
     return NONE
 
 
-def _cells(revision: Document, now: float) -> tuple[Cell, ...]:
-    return (name_of(revision), _owner(revision), number(revision, "revision"), age(revision, now))
-
-
-CONTROLLER_REVISION: Final = kind.stored_as_sent(
+CONTROLLER_REVISION: Final = kind.Kind(
     resource=ControllerRevisions,
-    defaults=kind.no_defaults,
-    validate=_validate,
-    validate_update=_validate_update,
-    warnings=kind.no_warnings,
-    quota=kind.COUNTED,
+    rules=Rows(_data, Field("revision", minimum=0), Field("data", immutable=True)),
+    quota=kind.Quota(),
     granted=kind.viewed(),
     columns=Printer(
         (
             NAME,
-            Column(name="Controller", description="Whose template it was."),
-            Column(name="Revision", description="Its number: the highest is the newest."),
+            Column("Controller", "Whose template it was.", _owner),
+            Column("Revision", "Its number: the highest is the newest.", number_at("revision")),
             AGE,
-        ),
-        _cells,
+        )
     ),
 )

@@ -7,23 +7,11 @@ from typing import Final
 from sliceplane.api.errors import FieldError, invalid_value, not_supported, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import DaemonSets
-from sliceplane.server.documents.table.columns import (
-    AGE,
-    NAME,
-    Cell,
-    Column,
-    Printer,
-    age,
-    labels_text,
-    mapping,
-    name_of,
-    number,
-)
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, labels_text, mapping, number_at
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.workload import (
     TEMPLATE_COLUMNS,
     check_at_most_100_percent,
-    check_counts,
     check_int_or_percent,
     check_not_empty,
     check_same_selector,
@@ -33,9 +21,9 @@ from sliceplane.server.registry.kinds.workload import (
     int_or_percent,
     labels_fit,
     shown_rolling,
-    template_cells,
 )
 from sliceplane.server.registry.metadata import check_label_selector
+from sliceplane.server.registry.validation.rules import Rows, fill, not_negative
 
 #: counts of the status that are shown even if they are zero, and those that are not
 _COUNTS: Final = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
@@ -44,14 +32,10 @@ STRATEGIES: Final = ("RollingUpdate", "OnDelete")
 
 
 def _default(document: Document) -> None:
-    spec = document.setdefault("spec", {})
-    strategy = spec.setdefault("updateStrategy", {})
-    strategy["type"] = strategy.get("type") or "RollingUpdate"
-    if strategy["type"] == "RollingUpdate":
-        rolling = strategy.setdefault("rollingUpdate", {})
-        rolling.setdefault("maxUnavailable", 1)
-        rolling.setdefault("maxSurge", 0)
-    spec.setdefault("revisionHistoryLimit", 10)
+    fill(document, {"+spec": {"+updateStrategy": {"type": "RollingUpdate"}, "revisionHistoryLimit?": 10}})
+    spec = document["spec"]
+    if spec["updateStrategy"]["type"] == "RollingUpdate":
+        fill(spec["updateStrategy"], {"+rollingUpdate": {"maxUnavailable?": 1, "maxSurge?": 0}})
     default_template(spec)
 
 
@@ -64,9 +48,9 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
     if selector is not None:
         errors += check_not_empty(selector, "daemonset")
     errors += check_template("spec.template", spec["template"], "DaemonSet", old and old["spec"]["template"])
-    errors += check_counts(spec, ("minReadySeconds",))
+    errors += not_negative("minReadySeconds")("spec", spec)
     errors += _strategy(spec["updateStrategy"])
-    return errors + check_counts(spec, ("revisionHistoryLimit",))
+    return errors + not_negative("revisionHistoryLimit")("spec", spec)
 
 
 def _strategy(strategy: Document) -> list[FieldError]:
@@ -91,45 +75,36 @@ def _strategy(strategy: Document) -> list[FieldError]:
     return errors
 
 
-def _cells(daemon_set: Document, now: float) -> tuple[Cell, ...]:
-    shown = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady", "updatedNumberScheduled")
-    return (
-        name_of(daemon_set),
-        *(number(daemon_set, "status", name) for name in (*shown, "numberAvailable")),
-        labels_text(mapping(daemon_set, "spec", "template", "spec", "nodeSelector")),
-        age(daemon_set, now),
-        *template_cells(daemon_set),
-    )
+def _count(name: str, description: str, member: str) -> Column:
+    return Column(name, description, number_at(f"status.{member}"), type="integer")
 
 
 DAEMON_SET: Final = kind.Kind(
     resource=DaemonSets,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
-    validate=_validate,
-    validate_update=lambda new, old: check_same_selector(new, old) + _validate(new, old),
-    warnings=kind.no_warnings,
-    status=kind.beside_spec(
-        lambda _document: dict.fromkeys(_COUNTS, 0), lambda new, _old: check_status_counts(new, (*_COUNTS, *_FURTHER))
+    rules=Rows(lambda _path, document: _validate(document)),
+    update_rules=lambda new, old: check_same_selector(new, old) + _validate(new, old),
+    status=kind.Status(
+        first=lambda _document: dict.fromkeys(_COUNTS, 0),
+        validate=lambda new, _old: check_status_counts(new, (*_COUNTS, *_FURTHER)),
     ),
-    parts=kind.NO_PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
-    quota=kind.COUNTED,
+    quota=kind.Quota(),
     granted=kind.edited("status"),
     columns=Printer(
         (
             NAME,
-            Column(name="Desired", type="integer", description="Nodes that should have a Pod."),
-            Column(name="Current", type="integer", description="Nodes of these that have one."),
-            Column(name="Ready", type="integer", description="Nodes whose Pod is ready."),
-            Column(name="Up-to-date", type="integer", description="Nodes whose Pod is of the newest template."),
-            Column(name="Available", type="integer", description="Nodes whose Pod has been ready for long enough."),
-            Column(name="Node Selector", description="Labels of the nodes that are meant."),
+            _count("Desired", "Nodes that should have a Pod.", "desiredNumberScheduled"),
+            _count("Current", "Nodes of these that have one.", "currentNumberScheduled"),
+            _count("Ready", "Nodes whose Pod is ready.", "numberReady"),
+            _count("Up-to-date", "Nodes whose Pod is of the newest template.", "updatedNumberScheduled"),
+            _count("Available", "Nodes whose Pod has been ready for long enough.", "numberAvailable"),
+            Column(
+                "Node Selector",
+                "Labels of the nodes that are meant.",
+                lambda daemon_set: labels_text(mapping(daemon_set, "spec", "template", "spec", "nodeSelector")),
+            ),
             AGE,
             *TEMPLATE_COLUMNS,
-        ),
-        _cells,
+        )
     ),
 )

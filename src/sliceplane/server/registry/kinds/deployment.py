@@ -8,48 +8,48 @@ from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, no
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments
 from sliceplane.server.documents import fields
-from sliceplane.server.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, number
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, number, number_at
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
     check_at_most_100_percent,
-    check_counts,
     check_int_or_percent,
     check_same_selector,
     check_selector_and_template,
     default_template,
     int_or_percent,
     shown_rolling,
-    template_cells,
 )
+from sliceplane.server.registry.validation.rules import Rows, fill, not_negative
 
 STRATEGIES = ("Recreate", "RollingUpdate")
+_DEFAULTS: Final = {
+    "+spec": {
+        "replicas?": 1,
+        "+strategy": {"type": "RollingUpdate"},
+        "revisionHistoryLimit?": 10,
+        "progressDeadlineSeconds?": 600,
+    }
+}
+_COUNTS: Final = not_negative("minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
 
 
 def _default(document: Document) -> None:
-    spec = document.setdefault("spec", {})
-    spec.setdefault("replicas", 1)
-    strategy = spec.setdefault("strategy", {})
-    strategy["type"] = strategy.get("type") or "RollingUpdate"
-    if strategy["type"] == "RollingUpdate":
-        rolling = strategy.setdefault("rollingUpdate", {})
-        rolling.setdefault("maxUnavailable", "25%")
-        rolling.setdefault("maxSurge", "25%")
-    spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("progressDeadlineSeconds", 600)
+    fill(document, _DEFAULTS)
+    spec = document["spec"]
+    if spec["strategy"]["type"] == "RollingUpdate":
+        fill(spec["strategy"], {"+rollingUpdate": {"maxUnavailable?": "25%", "maxSurge?": "25%"}})
     default_template(spec)
 
 
 def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
     spec: Document = document["spec"]
-    errors = check_counts(spec, ("replicas",))
+    errors = not_negative("replicas")("spec", spec)
     errors += check_selector_and_template(spec, old and old["spec"])
-    errors += _strategy(spec.get("strategy", {}))
-    errors += check_counts(spec, ("minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"))
+    errors += _strategy(spec.get("strategy", {})) + _COUNTS("spec", spec)
     deadline = spec.get("progressDeadlineSeconds")
-    ready = spec.get("minReadySeconds", 0)
-    if deadline is not None and deadline <= ready:
+    if deadline is not None and deadline <= spec.get("minReadySeconds", 0):
         errors.append(invalid_value("spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"))
     return errors
 
@@ -74,45 +74,30 @@ def _strategy(strategy: Document) -> list[FieldError]:
     return errors + check_at_most_100_percent(f"{path}.maxUnavailable", unavailable)
 
 
-def _cells(deployment: Document, now: float) -> tuple[Cell, ...]:
-    return (
-        name_of(deployment),
-        f"{number(deployment, 'status', 'readyReplicas')}/{number(deployment, 'spec', 'replicas')}",
-        number(deployment, "status", "updatedReplicas"),
-        number(deployment, "status", "availableReplicas"),
-        age(deployment, now),
-        *template_cells(deployment),
-    )
+def _ready(deployment: Document) -> str:
+    return f"{number(deployment, 'status', 'readyReplicas')}/{number(deployment, 'spec', 'replicas')}"
 
 
 DEPLOYMENT: Final = kind.Kind(
     resource=Deployments,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
-    validate=_validate,
-    validate_update=lambda new, old: _validate(new, old) + check_same_selector(new, old),
-    warnings=kind.no_warnings,
+    rules=Rows(lambda _path, document: _validate(document)),
+    update_rules=lambda new, old: _validate(new, old) + check_same_selector(new, old),
     status=kind.Status(
         first=kind.empty_status,
-        validate=kind.no_update_rules,
         not_written=fields.of_paths([("f:spec",), ("f:metadata", "f:labels")]),
         kept=("labels",),
     ),
-    parts=kind.NO_PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
-    quota=kind.COUNTED,
+    quota=kind.Quota(),
     granted=SCALED_WORKLOAD,
     columns=Printer(
         (
             NAME,
-            Column(name="Ready", description="Pods that are ready, of those that are wanted."),
-            Column(name="Up-to-date", description="Pods made from the newest template."),
-            Column(name="Available", description="Pods that have been ready for long enough."),
+            Column("Ready", "Pods that are ready, of those that are wanted.", _ready),
+            Column("Up-to-date", "Pods made from the newest template.", number_at("status.updatedReplicas")),
+            Column("Available", "Pods that have been ready for long enough.", number_at("status.availableReplicas")),
             AGE,
             *TEMPLATE_COLUMNS,
-        ),
-        _cells,
+        )
     ),
 )

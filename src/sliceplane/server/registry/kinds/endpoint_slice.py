@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sliceplane.api import gates as names
 from sliceplane.api.discovery import HINTS_MAX, LABEL_HOSTNAME, LABEL_MANAGED_BY
-from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supported, required, too_many, while_few
+from sliceplane.api.errors import FieldError, invalid_value, required, too_many, while_few
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices
@@ -28,19 +28,16 @@ from sliceplane.server.documents.table.columns import (
     AGE,
     NAME,
     UNSET,
-    Cell,
     Column,
     Printer,
-    age,
     first_few,
-    name_of,
     number,
     objects,
     text,
     texts,
 )
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.metadata import IMMUTABLE, validate_labels
+from sliceplane.server.registry.metadata import validate_labels
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import (
     check_fqdn,
@@ -51,6 +48,16 @@ from sliceplane.server.registry.validation.addresses import (
     spelling,
     version_of,
 )
+from sliceplane.server.registry.validation.rules import (
+    Field,
+    Form,
+    Rows,
+    each,
+    filled,
+    of_form,
+    only_once,
+    unchanged,
+)
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -59,14 +66,6 @@ if TYPE_CHECKING:
 FQDN_WARNING: Final = "spec.addressType: FQDN endpoints are deprecated"
 #: slices of the built-in controllers repeat what the author of a Service or Endpoints was warned of
 _CONTROLLERS: Final = ("endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io")
-
-
-def _default(document: Document) -> None:
-    for port in document.setdefault("ports", []):
-        port.setdefault("name", "")
-        port.setdefault("protocol", PROTOCOL_DEFAULT)
-    for endpoint in document.setdefault("endpoints", []):
-        endpoint.setdefault("conditions", {})
 
 
 def _prepare(core: Core, target: Target, new: Document, old: Document | None = None) -> None:
@@ -147,18 +146,16 @@ def _warnings(document: Document, old: Document | None) -> Iterator[str]:
                 yield f"endpoints[{index}].addresses[{position}]: {problem}"
 
 
-def _cells(endpoint_slice: Document, now: float) -> tuple[Cell, ...]:
+def _shown_ports(endpoint_slice: Document) -> str:
     ports = objects(endpoint_slice, "ports")
+    return first_few(map(_slice_port, ports), UNSET, count=len(ports))
+
+
+def _shown_addresses(endpoint_slice: Document) -> str:
     addresses = [
         address for endpoint in objects(endpoint_slice, "endpoints") for address in texts(endpoint, "addresses")
     ]
-    return (
-        name_of(endpoint_slice),
-        text(endpoint_slice, "addressType"),
-        first_few(map(_slice_port, ports), UNSET, count=len(ports)),
-        first_few(addresses, UNSET, count=len(addresses)),
-        age(endpoint_slice, now),
-    )
+    return first_few(addresses, UNSET, count=len(addresses))
 
 
 def _slice_port(port: Document) -> str:
@@ -194,49 +191,34 @@ _SELDOM: Final = frozenset({"hostname", "deprecatedTopology", "hints"})
 _ZONE_KEY = "topology.kubernetes.io/zone"
 
 
-def _validate(document: Document) -> list[FieldError]:
-    return [*_address_type(document), *_ports(document), *_endpoints(document)]
-
-
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    errors = _address_type(new)
-    if new.get("addressType") != old.get("addressType"):
-        errors.append(invalid_value("addressType", new.get("addressType", ""), IMMUTABLE))
-    errors += _ports(new)
-    if new.get("endpoints") != old.get("endpoints"):
-        errors += _endpoints(new)
-    return errors
+    same_type = unchanged("addressType", {"addressType": "", **new}, old)
+    errors = _TYPE("", new) + same_type + _ports("", new)
+    return errors if new.get("endpoints") == old.get("endpoints") else errors + _endpoints("", new)
 
 
-def _address_type(document: Document) -> list[FieldError]:
-    address_type = document.get("addressType", "")
-    if not address_type:
-        return [required("addressType")]
-    return [] if address_type in ADDRESS_TYPES else [not_supported("addressType", address_type, ADDRESS_TYPES)]
+_TYPE: Final = Field("addressType", required=True, choices=ADDRESS_TYPES)
+_PORT: Final = Rows(
+    lambda path, port: check_protocol(f"{path}.protocol", port.get("protocol")),
+    Field("appProtocol", form=check_qualified_name, empty=True),
+)
 
 
-def _ports(document: Document) -> list[FieldError]:
+def _ports(_path: str, document: Document) -> list[FieldError]:
     ports: list[Document] = document.get("ports", [])
     if len(ports) > PORTS_MAX:
         return [too_many("ports", len(ports), PORTS_MAX)]
-    errors: list[FieldError] = []
     names: set[str] = set()
-    for index, port in while_few(errors, enumerate(ports)):
-        path = f"ports[{index}]"
+
+    def port_errors(path: str, port: Document) -> list[FieldError]:
         name = port.get("name", "")
-        if name:
-            errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_label(name)]
-        if name in names:
-            errors.append(duplicate(f"{path}.name", name))
-        names.add(name)
-        errors += check_protocol(f"{path}.protocol", port.get("protocol"))
-        if port.get("appProtocol") is not None:
-            app = port["appProtocol"]
-            errors += [invalid_value(f"{path}.appProtocol", app, problem) for problem in check_qualified_name(app)]
-    return errors
+        errors = of_form(f"{path}.name", name, check_dns_label) if name else []
+        return errors + only_once(f"{path}.name", name, names) + _PORT(path, port)
+
+    return each("ports", ports, port_errors)
 
 
-def _endpoints(document: Document) -> list[FieldError]:
+def _endpoints(_path: str, document: Document) -> list[FieldError]:
     endpoints: list[Document] = document.get("endpoints", [])
     if len(endpoints) > ENDPOINTS_MAX:
         return [too_many("endpoints", len(endpoints), ENDPOINTS_MAX)]
@@ -269,19 +251,7 @@ _PLAIN: Final = Passed(65536, _is_plain)
 
 
 def _endpoint(path: str, endpoint: Document, address_type: str) -> list[FieldError]:
-    errors = _addresses(f"{path}.addresses", endpoint.get("addresses", []), address_type)
-    if endpoint.get("nodeName") is not None:
-        node = endpoint["nodeName"]
-        errors += [invalid_value(f"{path}.nodeName", node, problem) for problem in check_dns_subdomain(node)]
-    topology: dict[str, str] = endpoint.get("deprecatedTopology", {})
-    if topology:
-        errors += _topology(f"{path}.deprecatedTopology", topology)
-    if endpoint.get("hostname") is not None:
-        host = endpoint["hostname"]
-        errors += [invalid_value(f"{path}.hostname", host, problem) for problem in check_dns_label(host)]
-    if "hints" in endpoint:
-        errors += _hints(f"{path}.hints", endpoint["hints"])
-    return errors
+    return _addresses(f"{path}.addresses", endpoint.get("addresses", []), address_type) + _ENDPOINT(path, endpoint)
 
 
 def _addresses(path: str, addresses: list[str], address_type: str) -> list[FieldError]:
@@ -290,13 +260,11 @@ def _addresses(path: str, addresses: list[str], address_type: str) -> list[Field
     errors: list[FieldError] = []
     if len(addresses) > ADDRESSES_MAX:
         errors.append(too_many(path, len(addresses), ADDRESSES_MAX))
-    for index, address in while_few(errors, enumerate(addresses)):
-        where = f"{path}[{index}]"
-        if address_type == "FQDN":
-            errors += check_fqdn(where, address)
-        elif address_type in ("IPv4", "IPv6"):
-            errors += _ip(path, where, address, address_type)
-    return errors
+    if address_type == "FQDN":
+        return errors + each(path, addresses, check_fqdn)
+    if address_type not in ADDRESS_TYPES:
+        return errors
+    return errors + each(path, addresses, lambda where, address: _ip(path, where, address, address_type))
 
 
 def _ip(path: str, where: str, address: str, address_type: str) -> list[FieldError]:
@@ -322,53 +290,54 @@ def _topology(path: str, topology: dict[str, str]) -> list[FieldError]:
 
 
 def _hints(path: str, hints: Document) -> list[FieldError]:
-    zones: list[Document] = hints.get("forZones", [])
-    nodes: list[Document] = hints.get("forNodes", [])
-    if len(zones) > HINTS_MAX:
-        return [too_many(f"{path}.forZones", len(zones), HINTS_MAX)]
-    errors = _hint_names(f"{path}.forZones", zones, check_label_value)
-    if len(nodes) > HINTS_MAX:
-        errors.append(too_many(f"{path}.forNodes", len(nodes), HINTS_MAX))
-        return errors
-    return errors + _hint_names(f"{path}.forNodes", nodes, check_dns_subdomain)
-
-
-def _hint_names(path: str, items: list[Document], check: Callable[[str], tuple[str, ...]]) -> list[FieldError]:
     errors: list[FieldError] = []
-    seen: set[str] = set()
-    for index, item in enumerate(items):
-        where = f"{path}[{index}].name"
-        name = item.get("name", "")
-        if name in seen:
-            errors.append(duplicate(where, name))
-        else:
-            seen.add(name)
-            errors += [invalid_value(where, name, problem) for problem in check(name)]
+    for member, form in _HINTS.items():
+        items: list[Document] = hints.get(member, [])
+        if len(items) > HINTS_MAX:
+            return [*errors, too_many(f"{path}.{member}", len(items), HINTS_MAX)]
+        errors += _hint_names(f"{path}.{member}", items, form)
     return errors
 
 
+def _hint_names(path: str, items: list[Document], form: Form) -> list[FieldError]:
+    seen: set[str] = set()
+
+    def hint_errors(where: str, item: Document) -> list[FieldError]:
+        name = item.get("name", "")
+        return only_once(f"{where}.name", name, seen) or of_form(f"{where}.name", name, form)
+
+    return each(path, items, hint_errors)
+
+
+_HINTS: Final[dict[str, Form]] = {"forZones": check_label_value, "forNodes": check_dns_subdomain}
+_ENDPOINT: Final = Rows(
+    Field("nodeName", form=check_dns_subdomain, empty=True),
+    Field("deprecatedTopology", rows=_topology),
+    Field("hostname", form=check_dns_label, empty=True),
+    Field("hints", rows=_hints),
+)
 ENDPOINT_SLICE: Final = kind.Kind(
     resource=EndpointSlices,
-    defaults=_default,
+    defaults=filled(
+        {
+            "+ports": [{"name?": "", "protocol?": PROTOCOL_DEFAULT}],
+            "+endpoints": [{"+conditions": {}}],
+        }
+    ),
     prepare_create=_prepare,
     prepare_update=_prepare,
-    validate=_validate,
-    validate_update=_validate_update,
+    rules=Rows(_TYPE, _ports, _endpoints),
+    update_rules=_validate_update,
     warnings=_warnings,
-    status=kind.NO_STATUS,
-    parts=kind.NO_PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
-    quota=kind.COUNTED,
+    quota=kind.Quota(),
     granted=kind.viewed(),
     columns=Printer(
         (
             NAME,
-            Column(name="AddressType", description="Family of the slice's addresses: IPv4, IPv6 or FQDN."),
-            Column(name="Ports", description="Ports that every endpoint of the slice has."),
-            Column(name="Endpoints", description="Addresses of the endpoints, ready or not."),
+            Column("AddressType", "Family of the slice's addresses: IPv4, IPv6 or FQDN.", "addressType"),
+            Column("Ports", "Ports that every endpoint of the slice has.", _shown_ports),
+            Column("Endpoints", "Addresses of the endpoints, ready or not.", _shown_addresses),
             AGE,
-        ),
-        _cells,
+        )
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sliceplane.api.errors import FieldError, invalid_value, required, while_few
+from sliceplane.api.errors import FieldError, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointsObjects
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
@@ -15,12 +15,9 @@ from sliceplane.server.documents.table.columns import (
     AGE,
     NAME,
     NONE,
-    Cell,
     Column,
     Printer,
-    age,
     first_few,
-    name_of,
     number,
     objects,
     text,
@@ -33,24 +30,12 @@ from sliceplane.server.registry.validation.addresses import (
     plain_version,
     spelling,
 )
-
-
-def _default(document: Document) -> None:
-    for subset in document.get("subsets", ()):
-        for port in subset.get("ports", ()):
-            port["protocol"] = port.get("protocol") or PROTOCOL_DEFAULT
-
-
-def _validate(document: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for index, subset in while_few(errors, enumerate(document.get("subsets", ()))):
-        errors += _subset(f"subsets[{index}]", subset)
-    return errors
+from sliceplane.server.registry.validation.rules import Field, Rows, each, filled
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
     """Subsets that did not change are not asked about."""
-    return [] if new.get("subsets") == old.get("subsets") else _validate(new)
+    return [] if new.get("subsets") == old.get("subsets") else _ROWS("", new)
 
 
 def _subset(path: str, subset: Document) -> list[FieldError]:
@@ -63,48 +48,43 @@ def _subset(path: str, subset: Document) -> list[FieldError]:
         if not _FINE.have(
             {(address.get("ip"), address.get("hostname"), address.get("nodeName")) for address in addresses}
         ):
-            for index, address in while_few(errors, enumerate(addresses)):
-                errors += _address(f"{path}.{member}[{index}]", address)
+            errors += each(f"{path}.{member}", addresses, _ADDRESS)
     ports: list[Document] = subset.get("ports", [])
-    for index, port in while_few(errors, enumerate(ports)):
-        errors += _port_errors(f"{path}.ports[{index}]", port, named=len(ports) > 1)
-    return errors
+    return errors + each(f"{path}.ports", ports, _PORT_OF_SEVERAL if len(ports) > 1 else _PORT)
 
 
-def _address(path: str, address: Document) -> list[FieldError]:
-    errors = check_endpoint_ip(f"{path}.ip", address.get("ip", ""))
-    host = address.get("hostname", "")
-    node = address.get("nodeName")
-    if host:
-        errors += [invalid_value(f"{path}.hostname", host, problem) for problem in check_dns_label(host)]
-    if node is not None:  # as upstream: an empty name is no node
-        errors += [invalid_value(f"{path}.nodeName", node, problem) for problem in check_dns_subdomain(node)]
-    return errors
+_ROWS: Final = Rows(Field("subsets", rows=_subset))
+
+
+def _ip(path: str, address: Document) -> list[FieldError]:
+    return check_endpoint_ip(f"{path}.ip", address.get("ip", ""))
+
+
+_ADDRESS: Final = Rows(
+    _ip,
+    Field("hostname", form=check_dns_label),
+    # As upstream: an empty name is no node.
+    Field("nodeName", form=check_dns_subdomain, empty=True),
+)
 
 
 def _is_fine(address: tuple[str | None, str | None, str | None]) -> bool:
     """There is nothing to say of an address, a host name and a node's."""
     ip, hostname, node = address
-    return not _address("", {"ip": ip or "", "hostname": hostname or "", "nodeName": node})
+    return not _ADDRESS("", {"ip": ip or "", "hostname": hostname or "", "nodeName": node})
 
 
 _FINE: Final = Passed(65536, _is_fine)
 _SPELLED: Final[Passed[str]] = Passed(65536, lambda ip: bool(plain_version(ip)))
 
 
-def _port_errors(path: str, port: Document, *, named: bool) -> list[FieldError]:
-    errors: list[FieldError] = []
-    name = port.get("name", "")
-    if name:
-        errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_label(name)]
-    elif named:
-        errors.append(required(f"{path}.name"))
-    errors += check_number(f"{path}.port", port.get("port", 0))
-    errors += check_protocol(f"{path}.protocol", port.get("protocol"))
-    if port.get("appProtocol") is not None:
-        app = port["appProtocol"]
-        errors += [invalid_value(f"{path}.appProtocol", app, problem) for problem in check_qualified_name(app)]
-    return errors
+def _port(path: str, port: Document) -> list[FieldError]:
+    return check_number(f"{path}.port", port.get("port", 0)) + check_protocol(f"{path}.protocol", port.get("protocol"))
+
+
+_APP: Final = Field("appProtocol", form=check_qualified_name, empty=True)
+_PORT: Final = Rows(Field("name", form=check_dns_label), _port, _APP)
+_PORT_OF_SEVERAL: Final = Rows(Field("name", form=check_dns_label, required=True), _port, _APP)
 
 
 def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
@@ -119,10 +99,9 @@ def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
                     yield f"subsets[{index}].{member}[{position}].ip: {problem}"
 
 
-def _cells(endpoints: Document, now: float) -> tuple[Cell, ...]:
+def _shown(endpoints: Document) -> str:
     subsets = objects(endpoints, "subsets")
-    shown = first_few(_host_ports(subsets), "", count=sum(map(_pairs, subsets))) if subsets else NONE
-    return name_of(endpoints), shown, age(endpoints, now)
+    return first_few(_host_ports(subsets), "", count=sum(map(_pairs, subsets))) if subsets else NONE
 
 
 def _pairs(subset: Document) -> int:
@@ -142,13 +121,13 @@ def _host_ports(subsets: list[Document]) -> Iterator[str]:
                 yield f"{host}:{number(port, 'port')}"
 
 
-ENDPOINTS: Final = kind.stored_as_sent(
+ENDPOINTS: Final = kind.Kind(
     resource=EndpointsObjects,
-    defaults=_default,
-    validate=_validate,
-    validate_update=_validate_update,
+    defaults=filled({"subsets": [{"ports": [{"protocol": PROTOCOL_DEFAULT}]}]}),
+    rules=_ROWS,
+    update_rules=_validate_update,
     warnings=_warnings,
-    quota=kind.COUNTED,
+    quota=kind.Quota(),
     granted=kind.viewed(),
-    columns=Printer((NAME, Column(name="Endpoints", description="Ready addresses with their ports."), AGE), _cells),
+    columns=Printer((NAME, Column("Endpoints", "Ready addresses with their ports.", _shown), AGE)),
 )

@@ -15,6 +15,7 @@ from sliceplane.kit.names import check_qualified_name
 from sliceplane.server.documents.table.columns import Cell, Column, Printer, mapping, name_of, number, since, text
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
+from sliceplane.server.registry.validation.rules import Rows, filled, of_form
 
 TEXT_MAX: Final = 128
 NOTE_MAX: Final = 1024
@@ -48,15 +49,11 @@ _OTHER_NAMES: Final = {
 }
 
 
-def _default(document: Document) -> None:
-    """Members that an Event always prints, also when empty."""
-    document.setdefault("involvedObject", {})
-    document.setdefault("source", {})
-    document.setdefault("reportingComponent", "")
-    document.setdefault("reportingInstance", "")
+#: an Event always prints these, also when they are empty
+_DEFAULTS: Final = {"involvedObject": {}, "source": {}, "reportingComponent": "", "reportingInstance": ""}
 
 
-def _validate(document: Document) -> list[FieldError]:
+def _namespace(_path: str, document: Document) -> list[FieldError]:
     """An Event lives in the namespace of what it is about; about something without one, in ``default``."""
     about = document.get("involvedObject", {}).get("namespace", "")
     namespace = document["metadata"].get("namespace", "")
@@ -69,17 +66,11 @@ def _validate(document: Document) -> list[FieldError]:
     return [mismatch] if about != namespace else []
 
 
-def _validate_v1(document: Document) -> list[FieldError]:
-    """A new Event of events.k8s.io/v1."""
-    errors = _validate(document)
-    errors += _texts(document)
-    errors += _series(document)
-    if document.get("eventTime") is None:
-        errors.append(required("eventTime"))
+def _now(_path: str, document: Document) -> list[FieldError]:
+    errors = [] if document.get("eventTime") is not None else [required("eventTime")]
     if document.get("type", "") not in _TYPES:
         errors.append(invalid_value("type", "", f"has invalid value: {document.get('type', '')}"))
-    errors += [invalid_value(name, "", "needs to be unset") for name in _DEPRECATED if document.get(name)]
-    return errors
+    return errors + [invalid_value(name, "", "needs to be unset") for name in _DEPRECATED if document.get(name)]
 
 
 def _validate_v1_update(new: Document, old: Document) -> list[FieldError]:
@@ -90,16 +81,14 @@ def _validate_v1_update(new: Document, old: Document) -> list[FieldError]:
         if (new.get(name) or None) != (old.get(name) or None)
     ]
     if new.get("series") != old.get("series"):
-        errors += _series(new)
+        errors += _series("", new)
     return errors
 
 
-def _texts(document: Document) -> list[FieldError]:
+def _texts(_path: str, document: Document) -> list[FieldError]:
     controller: str = document.get("reportingComponent", "")
     errors = [] if controller else [required("reportingController")]
-    errors += [
-        invalid_value("reportingController", controller, problem) for problem in check_qualified_name(controller)
-    ]
+    errors += of_form("reportingController", controller, check_qualified_name)
     for name in ("reportingInstance", "action", "reason"):
         value: str = document.get(name, "")
         if not value:
@@ -111,7 +100,7 @@ def _texts(document: Document) -> list[FieldError]:
     return errors
 
 
-def _series(document: Document) -> list[FieldError]:
+def _series(_path: str, document: Document) -> list[FieldError]:
     series: Document | None = document.get("series")
     if series is None:
         return []
@@ -162,38 +151,31 @@ def _source(event: Document) -> str:
 
 _PRINTER: Final = Printer(
     (
-        Column(name="Last Seen", description="Time since the event was last seen."),
-        Column(name="Type", description="Normal, or Warning."),
-        Column(name="Reason", description="Why, in one word for machines."),
-        Column(name="Object", description="The object that the event is about."),
-        Column(name="Subobject", priority=1, description="The part of the object that the event is about."),
-        Column(name="Source", priority=1, description="Who tells, and from where."),
-        Column(name="Message", description="What happened, for people."),
-        Column(name="First Seen", priority=1, description="Time since the event was first seen."),
-        Column(name="Count", priority=1, description="How often the event was seen."),
-        Column(name="Name", priority=1, format="name", description="Name of the event object."),
+        Column("Last Seen", "Time since the event was last seen."),
+        Column("Type", "Normal, or Warning."),
+        Column("Reason", "Why, in one word for machines."),
+        Column("Object", "The object that the event is about."),
+        Column("Subobject", "The part of the object that the event is about.", priority=1),
+        Column("Source", "Who tells, and from where.", priority=1),
+        Column("Message", "What happened, for people."),
+        Column("First Seen", "Time since the event was first seen.", priority=1),
+        Column("Count", "How often the event was seen.", priority=1),
+        Column("Name", "Name of the event object.", priority=1, format="name"),
     ),
     _cells,
 )
 #: Events come and go by themselves, and no quota holds them
-EVENT: Final = kind.stored_as_sent(
+EVENT: Final = kind.Kind(
     resource=Events,
-    defaults=_default,
-    validate=_validate,
-    validate_update=kind.as_new(_validate),
-    warnings=kind.no_warnings,
-    quota=kind.UNCOUNTED,
+    defaults=filled(_DEFAULTS),
+    rules=Rows(_namespace),
     granted=kind.edited(),
     columns=_PRINTER,
 )
 #: a body has its defaults in the stored form, which is the other kind's
-EVENT_V1: Final = kind.stored_as_sent(
+EVENT_V1: Final = kind.Kind(
     resource=EventsV1,
-    defaults=kind.no_defaults,
-    validate=_validate_v1,
-    validate_update=_validate_v1_update,
-    warnings=kind.no_warnings,
-    quota=kind.UNCOUNTED,
-    granted=kind.NOT_GRANTED,
+    rules=Rows(_namespace, _texts, _series, _now),
+    update_rules=_validate_v1_update,
     columns=_PRINTER,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from sliceplane.api.meta import Document
@@ -13,25 +14,15 @@ from sliceplane.server.documents.table.columns import (
     Cell,
     Column,
     Printer,
-    age,
     condition,
     member,
     name_of,
     number,
+    number_at,
     text,
+    text_or,
 )
-from sliceplane.server.registry.kinds.kind import bare_kind
-
-
-def _schema_cells(schema: Document, now: float) -> tuple[Cell, ...]:
-    return (
-        name_of(schema),
-        text(schema, "spec", "priorityLevelConfiguration", "name"),
-        number(schema, "spec", "matchingPrecedence"),
-        text(schema, "spec", "distinguisherMethod", "type") or NONE,
-        age(schema, now),
-        text(condition(schema, "Dangling"), "status") or "?",
-    )
+from sliceplane.server.registry.kinds.kind import Kind
 
 
 def _precedence(schema: Document) -> tuple[int, str]:
@@ -39,46 +30,59 @@ def _precedence(schema: Document) -> tuple[int, str]:
     return number(schema, "spec", "matchingPrecedence"), name_of(schema)
 
 
-def _level_cells(level: Document, now: float) -> tuple[Cell, ...]:
-    limited = member(level, "spec", "limited")
-    queuing = member(limited, "limitResponse", "queuing")
-    queues = ("queues", "handSize", "queueLengthLimit")
-    return (
-        name_of(level),
-        text(level, "spec", "type"),
-        number(limited, "nominalConcurrencyShares") if limited is not None else NONE,
-        *(number(queuing, name) if queuing is not None else NONE for name in queues),
-        age(level, now),
-    )
+def _number_of(name: str, *path: str) -> Callable[[Document], Cell]:
+    """The number called *name* of the object at *path*, if that is there."""
+
+    def shown(level: Document) -> Cell:
+        parent = member(level, *path)
+        return NONE if parent is None else number(parent, name)
+
+    return shown
 
 
-FLOW_SCHEMA: Final = bare_kind(
-    FlowSchemas,
-    Printer(
+_LIMITED: Final = ("spec", "limited")
+_QUEUING: Final = (*_LIMITED, "limitResponse", "queuing")
+FLOW_SCHEMA: Final = Kind(
+    resource=FlowSchemas,
+    columns=Printer(
         (
             NAME,
-            Column(name="PriorityLevel", description="The priority level of its requests."),
-            Column(name="MatchingPrecedence", description="Of the schemas that match, the one with the lowest counts."),
-            Column(name="DistinguisherMethod", description="How its requests are told apart into flows."),
+            Column("PriorityLevel", "The priority level of its requests.", "spec.priorityLevelConfiguration.name"),
+            Column(
+                "MatchingPrecedence",
+                "Of the schemas that match, the one with the lowest counts.",
+                number_at("spec.matchingPrecedence"),
+            ),
+            Column(
+                "DistinguisherMethod",
+                "How its requests are told apart into flows.",
+                text_or(NONE, "spec.distinguisherMethod.type"),
+            ),
             AGE,
-            Column(name="MissingPL", description="Whether its priority level is missing."),
+            Column(
+                "MissingPL",
+                "Whether its priority level is missing.",
+                lambda schema: text(condition(schema, "Dangling"), "status") or "?",
+            ),
         ),
-        _schema_cells,
         order=_precedence,
     ),
 )
-PRIORITY_LEVEL_CONFIGURATION: Final = bare_kind(
-    PriorityLevelConfigurations,
-    Printer(
+PRIORITY_LEVEL_CONFIGURATION: Final = Kind(
+    resource=PriorityLevelConfigurations,
+    columns=Printer(
         (
             NAME,
-            Column(name="Type", description="Whether its requests are limited."),
-            Column(name="NominalConcurrencyShares", description="Its share of the server's seats."),
-            Column(name="Queues", description="How many lines there are for requests that wait."),
-            Column(name="HandSize", description="How many of them one flow may use."),
-            Column(name="QueueLengthLimit", description="How many requests may wait in one."),
+            Column("Type", "Whether its requests are limited.", "spec.type"),
+            Column(
+                "NominalConcurrencyShares",
+                "Its share of the server's seats.",
+                _number_of("nominalConcurrencyShares", *_LIMITED),
+            ),
+            Column("Queues", "How many lines there are for requests that wait.", _number_of("queues", *_QUEUING)),
+            Column("HandSize", "How many of them one flow may use.", _number_of("handSize", *_QUEUING)),
+            Column("QueueLengthLimit", "How many requests may wait in one.", _number_of("queueLengthLimit", *_QUEUING)),
             AGE,
-        ),
-        _level_cells,
+        )
     ),
 )

@@ -6,29 +6,18 @@ The rules of hosts, paths, back ends and certificates are those of ``pkg/apis/ne
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, while_few
+from sliceplane.api.errors import FieldError, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses, Ingresses
 from sliceplane.kit.names import SUBDOMAIN_MAX, check_dns_label, check_dns_subdomain, check_path_segment
-from sliceplane.server.documents.table.columns import (
-    AGE,
-    NAME,
-    NONE,
-    Cell,
-    Column,
-    Printer,
-    age,
-    member,
-    name_of,
-    objects,
-    text,
-)
+from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, Printer, member, objects, text, text_or
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.plain import default_object
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import check_number, iana_name_problems, ip_problem, version_of
+from sliceplane.server.registry.validation.rules import Field, Rows, among, each, filled, of_form
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -63,44 +52,34 @@ def check_spec(spec: Document, before: Document) -> list[FieldError]:
         host = rule.get("host", "")
         if version_of(host):
             errors.append(invalid_value(f"{path}.host", host, NOT_A_NAME))
-        errors += _host(f"{path}.host", host) if host else []
+        errors += of_form(f"{path}.host", host, _host_problems) if host else []
         if "*" not in host or not lenient:
             errors += _paths(path, rule)
     errors += _tls(spec.get("tls", []), before.get("tls", []))
-    name = spec.get("ingressClassName")
-    problems = check_dns_subdomain(name) if name is not None else ()
-    return errors + [invalid_value("spec.ingressClassName", name, problem) for problem in problems]
+    return errors + Field("ingressClassName", form=check_dns_subdomain, empty=True)("spec", spec)
 
 
 def _tls(entries: list[Document], before: list[Document]) -> list[FieldError]:
-    errors: list[FieldError] = []
     lenient = any(entry.get("secretName") and check_dns_subdomain(entry["secretName"]) for entry in before)
-    for index, entry in while_few(errors, enumerate(entries)):
-        path = f"spec.tls[{index}]"
-        secret = entry.get("secretName", "")
-        for at, host in while_few(errors, enumerate(entry.get("hosts", ()))):
-            errors += _host(f"{path}.hosts[{at}]", host)
-        problems = check_dns_subdomain(secret) if secret and not lenient else ()
-        errors += [invalid_value(f"{path}.secretName", secret, problem) for problem in problems]
-    return errors
+    return each("spec.tls", entries, _TLS_HOSTS if lenient else _TLS)
 
 
-def _host(path: str, host: str) -> list[FieldError]:
+def _host_problems(host: str) -> Iterable[str]:
     if "*" not in host:
-        return [invalid_value(path, host, problem) for problem in check_dns_subdomain(host)]
+        return check_dns_subdomain(host)
     too_long = [f"must be no more than {SUBDOMAIN_MAX} bytes"] if len(host) > SUBDOMAIN_MAX else []
-    problems = too_long if re.fullmatch(_WILDCARD, host) else [*too_long, _NOT_A_WILDCARD]
-    return [invalid_value(path, host, problem) for problem in problems]
+    return too_long if re.fullmatch(_WILDCARD, host) else [*too_long, _NOT_A_WILDCARD]
+
+
+_TLS_HOSTS: Final = Rows(Field("hosts", rows=lambda path, host: of_form(path, host, _host_problems)))
+_TLS: Final = Rows(_TLS_HOSTS, Field("secretName", form=check_dns_subdomain))
 
 
 def _paths(where: str, rule: Document) -> list[FieldError]:
     if "http" not in rule:
         return []
     paths: list[Document] = rule["http"].get("paths", [])
-    errors: list[FieldError] = [] if paths else [required(f"{where}.http.paths")]
-    for index, entry in while_few(errors, enumerate(paths)):
-        errors += _path(f"{where}.http.paths[{index}]", entry)
-    return errors
+    return each(f"{where}.http.paths", paths, _path) if paths else [required(f"{where}.http.paths")]
 
 
 def _path(where: str, entry: Document) -> list[FieldError]:
@@ -114,10 +93,10 @@ def _path(where: str, entry: Document) -> list[FieldError]:
     if kind in ("Exact", "Prefix"):
         problems += [f"must not contain '{part}'" for part in _BAD_PARTS if part in path]
         problems += [f"cannot end with '{end}'" for end in _BAD_ENDS if path.endswith(end)]
-    errors = [invalid_value(f"{where}.path", path, problem) for problem in problems]
-    if kind not in _PATH_TYPES:
-        errors.append(not_supported(f"{where}.pathType", kind, _PATH_TYPES))
-    return errors + _backend(f"{where}.backend", entry.get("backend", {}))
+    errors = of_form(f"{where}.path", path, lambda _path: problems)
+    return (
+        errors + among(f"{where}.pathType", kind, _PATH_TYPES) + _backend(f"{where}.backend", entry.get("backend", {}))
+    )
 
 
 def _backend(path: str, backend: Document) -> list[FieldError]:
@@ -129,9 +108,7 @@ def _backend(path: str, backend: Document) -> list[FieldError]:
         return check_reference(f"{path}.resource", resource)
     if service is None:
         return [invalid_value(path, "", "resource or service backend is required")]
-    name = service.get("name", "")
-    errors = [invalid_value(f"{path}.service.name", name, problem) for problem in check_dns_label(name) if name]
-    errors += [] if name else [required(f"{path}.service.name")]
+    errors = Field("name", required=True, form=check_dns_label)(f"{path}.service", service)
     return errors + _port(path, service.get("port", {}))
 
 
@@ -141,35 +118,26 @@ def _port(path: str, port: Document) -> list[FieldError]:
     if name and number:
         return [invalid_value(path, "", "cannot set both port name & port number")]
     if name:
-        return [invalid_value(f"{path}.service.port.name", name, problem) for problem in iana_name_problems(name)]
+        return of_form(f"{path}.service.port.name", name, iana_name_problems)
     if number:
         return check_number(f"{path}.service.port.number", number)
     return [required(path, "port name or number is required")]
 
 
-def check_reference(path: str, reference: Document) -> list[FieldError]:
-    """Group, kind and name of an object."""
-    errors: list[FieldError] = []
-    if "apiGroup" in reference:
-        group = reference["apiGroup"]
-        errors += [invalid_value(f"{path}.apiGroup", group, problem) for problem in check_dns_subdomain(group)]
-    for name in ("kind", "name"):
-        value = reference.get(name, "")
-        problems = check_path_segment(value)
-        errors += [invalid_value(f"{path}.{name}", value, problem) for problem in problems]
-        errors += [] if value else [required(f"{path}.{name}")]
-    return errors
-
-
+#: group, kind and name of an object; as upstream: an empty name is complained of twice
+check_reference: Final = Rows(
+    Field("apiGroup", form=check_dns_subdomain, empty=True),
+    *(
+        rule
+        for name in ("kind", "name")
+        for rule in (Field(name, form=check_path_segment, always=True), Field(name, required=True))
+    ),
+)
 _CLASS: Final = "kubernetes.io/ingress.class"
 _HOSTS_SHOWN_MAX: Final = 3
 
 
-def _default(document: Document) -> None:
-    document.setdefault("spec", {})
-
-
-def _validate(document: Document) -> list[FieldError]:
+def _validate(_path: str, document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
     errors = check_spec(spec, {})
     annotation = document["metadata"].get("annotations", {}).get(_CLASS)
@@ -197,7 +165,7 @@ def _validate_status(new: Document, old: Document) -> list[FieldError]:
         host = entry.get("hostname", "")
         if address and address not in known and (problem := ip_problem(address)):
             errors.append(invalid_value(f"{path}.ip", address, problem))
-        errors += [invalid_value(f"{path}.hostname", host, problem) for problem in check_dns_subdomain(host) if host]
+        errors += of_form(f"{path}.hostname", host, check_dns_subdomain) if host else []
         if version_of(host):
             errors.append(invalid_value(f"{path}.hostname", host, NOT_A_NAME))
     return errors
@@ -212,50 +180,46 @@ def _choose_class(core: Core, _target: Target, document: Document) -> None:
     spec = document["spec"]
     if "ingressClassName" in spec or _CLASS in document["metadata"].get("annotations", {}):
         return
-    name = default_object(core, IngressClasses, DEFAULT_CLASS_MARK)
+    name = kind.default_object(core, IngressClasses, DEFAULT_CLASS_MARK)
     if name is not None:
         spec["ingressClassName"] = name
 
 
-def _cells(ingress: Document, now: float) -> tuple[Cell, ...]:
+def _hosts(ingress: Document) -> str:
     rules = objects(ingress, "spec", "rules")
     named = [text(rule, "host") for rule in rules if text(rule, "host")]
     hosts = ",".join(named[:_HOSTS_SHOWN_MAX])
     if len(named) > _HOSTS_SHOWN_MAX or (len(named) == _HOSTS_SHOWN_MAX and not text(rules[-1], "host")):
-        hosts = f"{hosts} + {len(rules) - _HOSTS_SHOWN_MAX} more..."
-    return (
-        name_of(ingress),
-        text(ingress, "spec", "ingressClassName") or NONE,
-        hosts or "*",
-        ",".join(sorted({text(entry, "ip") or text(entry, "hostname") for entry in _addresses(ingress)} - {""})),
-        "80, 443" if member(ingress, "spec", "tls") else "80",
-        age(ingress, now),
-    )
+        return f"{hosts} + {len(rules) - _HOSTS_SHOWN_MAX} more..."
+    return hosts or "*"
+
+
+def _shown_addresses(ingress: Document) -> str:
+    return ",".join(sorted({text(entry, "ip") or text(entry, "hostname") for entry in _addresses(ingress)} - {""}))
 
 
 INGRESS: Final = kind.Kind(
     resource=Ingresses,
-    defaults=_default,
+    defaults=filled({"+spec": {}}),
     prepare_create=_choose_class,
-    prepare_update=kind.updated_as_sent,
-    validate=_validate,
-    validate_update=lambda new, old: check_spec(new["spec"], old["spec"]),
+    rules=Rows(_validate),
+    update_rules=lambda new, old: check_spec(new["spec"], old["spec"]),
     warnings=_warnings,
-    status=kind.beside_spec(lambda _document: {"loadBalancer": {}}, _validate_status),
-    parts=kind.NO_PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
-    quota=kind.COUNTED,
+    status=kind.Status(first=lambda _document: {"loadBalancer": {}}, validate=_validate_status),
+    quota=kind.Quota(),
     granted=kind.edited("status"),
     columns=Printer(
         (
             NAME,
-            Column(name="Class", description="The IngressClass that is asked to act."),
-            Column(name="Hosts", description="Host names that requests are for."),
-            Column(name="Address", description="Where requests are taken."),
-            Column(name="Ports", description="Ports on which requests are taken."),
+            Column("Class", "The IngressClass that is asked to act.", text_or(NONE, "spec.ingressClassName")),
+            Column("Hosts", "Host names that requests are for.", _hosts),
+            Column("Address", "Where requests are taken.", _shown_addresses),
+            Column(
+                "Ports",
+                "Ports on which requests are taken.",
+                lambda ingress: "80, 443" if member(ingress, "spec", "tls") else "80",
+            ),
             AGE,
-        ),
-        _cells,
+        )
     ),
 )

@@ -5,34 +5,28 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
-from sliceplane.server.documents.table.columns import AGE, NONE, Column, mapping, member, text
+from sliceplane.server.documents.table.columns import AGE, NONE, Column, Printer, class_column, mapping, text
+from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.ingress import DEFAULT_CLASS_MARK, check_reference
-from sliceplane.server.registry.kinds.plain import FieldRule, marked_name, plain_kind, printer
+from sliceplane.server.registry.validation.rules import Field, Rows, among, filled, of_form
 
 _CONTROLLER_MAX: Final = 250
 _PATH: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
 _SCOPES: Final = ("Cluster", "Namespace")
 
 
-def _prefixed_path(value: str) -> list[FieldError]:
-    path = "spec.controller"
+def _controller(path: str, value: str) -> list[FieldError]:
     host, _, rest = value.partition("/")
-    if value and (not host or not rest):
+    if not host or not rest:
         return [invalid_value(path, value, 'must be a domain-prefixed path (such as "acme.io/foo")')]
-    errors = [invalid_value(path, host, problem) for problem in check_dns_subdomain(host) if value]
-    if value and not re.fullmatch(_PATH, rest):
+    errors = of_form(path, host, check_dns_subdomain)
+    if not re.fullmatch(_PATH, rest):
         errors.append(invalid_value(path, rest, f"Invalid path (regex used for validation is '{_PATH}')"))
     return errors
-
-
-def _validate(document: Document) -> list[FieldError]:
-    errors = _prefixed_path(text(document, "spec", "controller"))
-    parameters = member(document, "spec", "parameters")
-    return errors if parameters is None else errors + _parameters("spec.parameters", parameters)
 
 
 def _parameters(path: str, parameters: Document) -> list[FieldError]:
@@ -40,11 +34,11 @@ def _parameters(path: str, parameters: Document) -> list[FieldError]:
     scope: str = parameters["scope"]
     namespace: str | None = parameters.get("namespace")
     if scope not in _SCOPES:
-        errors.append(not_supported(f"{path}.scope", scope, _SCOPES))
+        errors += among(f"{path}.scope", scope, _SCOPES)
     elif scope == "Namespace" and namespace is None:
         errors.append(required(f"{path}.namespace", "`parameters.scope` is set to 'Namespace'"))
     elif scope == "Namespace" and namespace is not None:
-        errors += [invalid_value(f"{path}.namespace", namespace, why) for why in check_dns_label(namespace)]
+        errors += of_form(f"{path}.namespace", namespace, check_dns_label)
     elif namespace is not None:
         errors.append(forbidden_field(f"{path}.namespace", "`parameters.scope` is set to 'Cluster'"))
     return errors
@@ -57,17 +51,19 @@ def _shown_parameters(ingress_class: Document) -> str:
     return f"{kind}/{text(parameters, 'name')}" if parameters else NONE
 
 
-INGRESS_CLASS: Final = plain_kind(
-    IngressClasses,
-    (
-        FieldRule("spec.controller", required=True, length=_CONTROLLER_MAX, immutable=True),
-        FieldRule("spec.parameters?.scope", default="Cluster"),
+INGRESS_CLASS: Final = kind.Kind(
+    resource=IngressClasses,
+    defaults=filled({"+spec": {"parameters": {"scope": "Cluster"}}}),
+    rules=Rows(
+        Field("spec.controller", required=True, bytes_max=_CONTROLLER_MAX, immutable=True, rows=_controller),
+        Field("spec.parameters", rows=_parameters),
     ),
-    printer(
-        marked_name(DEFAULT_CLASS_MARK),
-        (Column(name="Controller", description="Which ingress controller is meant."), "spec.controller"),
-        (Column(name="Parameters", description="An object with further settings."), _shown_parameters),
-        AGE,
+    columns=Printer(
+        (
+            class_column(DEFAULT_CLASS_MARK),
+            Column("Controller", "Which ingress controller is meant.", "spec.controller"),
+            Column("Parameters", "An object with further settings.", _shown_parameters),
+            AGE,
+        )
     ),
-    validate=_validate,
 )

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from sliceplane.api.scheme import Leases
-from sliceplane.server.documents.table.columns import AGE, NAME, Column
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.plain import FieldRule, plain_kind, printer
+from sliceplane.server.registry.validation.rules import POSITIVE, Field, Rows, filled
 
-LEASE: Final = plain_kind(
-    Leases,
-    (
-        FieldRule("spec", default={}),
-        FieldRule("spec.leaseDurationSeconds", minimum=1, too_small="must be greater than 0"),
-        FieldRule("spec.leaseTransitions", minimum=0),
+LEASE: Final = kind.Kind(
+    resource=Leases,
+    defaults=filled({"+spec": {}}),
+    rules=Rows(
+        Field("spec.leaseDurationSeconds", minimum=1, detail=POSITIVE),
+        Field("spec.leaseTransitions", minimum=0),
     ),
-    printer(NAME, (Column(name="Holder", description="Who holds the lease."), "spec.holderIdentity"), AGE),
-    quota=kind.COUNTED,
+    quota=kind.Quota(),
     granted=kind.EDITED_UNSEEN,
+    columns=Printer((NAME, Column("Holder", "Who holds the lease.", "spec.holderIdentity"), AGE)),
 )

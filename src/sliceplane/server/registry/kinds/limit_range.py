@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges
 from sliceplane.kit.names import check_qualified_name
-from sliceplane.server.documents.table.columns import PLAIN
 from sliceplane.server.registry.kinds import kind
+from sliceplane.server.registry.validation.rules import Rows, each, of_form, only_once
 
 _LIMIT_MEMBERS = ("default", "defaultRequest", "max", "maxLimitRequestRatio", "min")
 TYPES: Final = ("Container", "PersistentVolumeClaim", "Pod")
@@ -45,25 +45,23 @@ def _default(document: Document) -> None:
                 item[member] = dict(sorted(amounts.items()))
 
 
-def _validate(document: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _validate(_path: str, document: Document) -> list[FieldError]:
     seen: set[str] = set()
-    for index, item in while_few(errors, enumerate(document.get("spec", {}).get("limits", ()))):
-        path = f"spec.limits[{index}]"
+
+    def item_errors(path: str, item: Document) -> list[FieldError]:
         kind = item.get("type", "")
-        errors += _type(f"{path}.type", kind)
-        if kind in seen:
-            errors.append(duplicate(f"{path}.type", ""))
-        seen.add(kind)
-        errors += _item(path, kind, item)
-    return errors
+        errors = _named(f"{path}.type", kind, "limit", is_known=kind in TYPES)
+        return errors + only_once(f"{path}.type", kind, seen, "") + _item(path, kind, item)
+
+    return each("spec.limits", document.get("spec", {}).get("limits", ()), item_errors)
 
 
-def _type(path: str, kind: str) -> list[FieldError]:
-    errors = [invalid_value(path, kind, problem) for problem in check_qualified_name(kind)]
-    if not errors and "/" not in kind and kind not in TYPES:
-        errors.append(invalid_value(path, kind, "must be a standard limit type or fully qualified"))
-    return errors
+def _named(path: str, name: str, noun: str, *, is_known: bool) -> list[FieldError]:
+    """A name that the system knows, or that has a domain."""
+    errors = of_form(path, name, check_qualified_name)
+    if errors or "/" in name or is_known:
+        return errors
+    return [invalid_value(path, name, f"must be a standard {noun} type or fully qualified")]
 
 
 def _item(path: str, kind: str, item: Document) -> list[FieldError]:
@@ -75,7 +73,8 @@ def _item(path: str, kind: str, item: Document) -> list[FieldError]:
                 errors.append(forbidden_field(f"{path}.{member}", _NO_DEFAULT))
             continue
         for name in while_few(errors, item.get(member, {})):
-            errors += _resource(f"{path}.{member}[{name}]", name)
+            is_known = name in _COMPUTE or name.startswith(_HUGE_PAGES)
+            errors += _named(f"{path}.{member}[{name}]", name, "resource", is_known=is_known)
             names[name] = None
     if kind == "PersistentVolumeClaim" and not any("storage" in item.get(member, {}) for member in ("min", "max")):
         detail = "either minimum or maximum storage value is required, but neither was provided"
@@ -106,20 +105,4 @@ def _amounts(path: str, item: Document, name: str) -> list[FieldError]:
     return errors
 
 
-def _resource(path: str, name: str) -> list[FieldError]:
-    errors = [invalid_value(path, name, problem) for problem in check_qualified_name(name)]
-    if not errors and "/" not in name and name not in _COMPUTE and not name.startswith(_HUGE_PAGES):
-        errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
-    return errors
-
-
-LIMIT_RANGE: Final = kind.stored_as_sent(
-    resource=LimitRanges,
-    defaults=_default,
-    validate=_validate,
-    validate_update=kind.as_new(_validate),
-    warnings=kind.no_warnings,
-    quota=kind.COUNTED,
-    granted=kind.NOT_GRANTED,
-    columns=PLAIN,
-)
+LIMIT_RANGE: Final = kind.Kind(resource=LimitRanges, defaults=_default, rules=Rows(_validate), quota=kind.Quota())

@@ -16,10 +16,11 @@ from sliceplane.api.core import Namespace
 from sliceplane.api.errors import FieldError, forbidden, invalid_value, not_found, while_few
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import RESOURCES, Namespaces, Resource
-from sliceplane.server.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, text
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import mark_deleted, validate_finalizer
 from sliceplane.server.registry.types import Target
+from sliceplane.server.registry.validation.rules import Field, Rows
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
 
@@ -52,10 +53,11 @@ def _prepare_update(_core: Core, target: Target, new: Document, old: Document) -
         kind.keep(new, old, "spec")
 
 
-def _validate(document: Document) -> list[FieldError]:
+def _finalizers(path: str, finalizers: list[str]) -> list[FieldError]:
+    """As upstream: the list is named, not its entry."""
     errors: list[FieldError] = []
-    for name in while_few(errors, document.get("spec", {}).get("finalizers", ())):
-        errors += validate_finalizer("spec.finalizers", name)
+    for name in while_few(errors, finalizers):
+        errors += validate_finalizer(path, name)
     return errors
 
 
@@ -89,25 +91,16 @@ def _is_held(document: Document) -> bool:
     return bool(document.get("spec", {}).get("finalizers"))
 
 
-def _cells(namespace: Document, now: float) -> tuple[Cell, ...]:
-    return name_of(namespace), text(namespace, "status", "phase"), age(namespace, now)
-
-
 NAMESPACE: Final = kind.Kind(
     resource=Namespaces,
     defaults=_default,
     prepare_create=_prepare_create,
     prepare_update=_prepare_update,
-    validate=_validate,
-    validate_update=kind.as_new(_validate),
-    warnings=kind.no_warnings,
-    status=kind.beside_spec(lambda _document: {"phase": "Active"}, _validate_status),
-    parts=kind.NO_PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.Deletion(admit=_admit_delete, linger=_linger, grace=kind.no_grace, is_held=_is_held),
-    quota=kind.UNCOUNTED,
+    rules=Rows(Field("spec.finalizers", whole=_finalizers)),
+    status=kind.Status(first=lambda _document: {"phase": "Active"}, validate=_validate_status),
+    deletion=kind.Deletion(admit=_admit_delete, linger=_linger, is_held=_is_held),
     granted=kind.viewed("status"),
-    columns=Printer((NAME, Column(name="Status", description="Phase of the namespace."), AGE), _cells),
+    columns=Printer((NAME, Column("Status", "Phase of the namespace.", "status.phase"), AGE)),
 )
 
 

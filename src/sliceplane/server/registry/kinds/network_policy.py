@@ -6,30 +6,27 @@ import ipaddress
 from collections.abc import Collection
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import NetworkPolicies
-from sliceplane.server.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.workload import selector_text
 from sliceplane.server.registry.metadata import check_label_selector
 from sliceplane.server.registry.validation.addresses import check_number, iana_name_problems, range_spelling
 from sliceplane.server.registry.validation.load_balancers import cidr_problem
+from sliceplane.server.registry.validation.rules import Rows, among, each, fill, of_form
 
 _TYPES: Final = ("Ingress", "Egress")
 _PEERS: Final = {"ingress": "from", "egress": "to"}
+_NOT_A_SUBSET: Final = "must be a strict subset of `cidr`"
 _PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
 
 
 def _default(document: Document) -> None:
-    spec = document.setdefault("spec", {})
-    spec.setdefault("podSelector", {})
-    if not spec.get("policyTypes"):
-        spec["policyTypes"] = list(_TYPES if spec.get("egress") else _TYPES[:1])
-    for direction in _PEERS:
-        for rule in spec.get(direction, ()):
-            for port in rule.get("ports", ()):
-                port.setdefault("protocol", "TCP")
+    types = list(_TYPES if document.get("spec", {}).get("egress") else _TYPES[:1])
+    rules = [{"ports": [{"protocol?": "TCP"}]}]
+    fill(document, {"+spec": {"podSelector": {}, "policyTypes": types, **dict.fromkeys(_PEERS, rules)}})
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
@@ -48,18 +45,12 @@ def _rules(spec: Document, known: Collection[str]) -> list[FieldError]:
     for direction, peers in _PEERS.items():
         for index, rule in while_few(errors, enumerate(spec.get(direction, ()))):
             path = f"spec.{direction}[{index}]"
-            for at, port in while_few(errors, enumerate(rule.get("ports", ()))):
-                errors += _port(f"{path}.ports[{at}]", port)
-            for at, peer in while_few(errors, enumerate(rule.get(peers, ()))):
-                errors += _peer(f"{path}.{peers}[{at}]", peer, known)
+            errors += each(f"{path}.ports", rule.get("ports", ()), _port)
+            errors += each(f"{path}.{peers}", rule.get(peers, ()), lambda where, peer: _peer(where, peer, known))
     types = spec["policyTypes"]
     if len(types) > len(_TYPES):
         return [*errors, invalid_value("spec.policyTypes", types, "may not specify more than two policyTypes")]
-    return errors + [
-        not_supported(f"spec.policyTypes[{index}]", kind, _TYPES)
-        for index, kind in enumerate(types)
-        if kind not in _TYPES
-    ]
+    return errors + each("spec.policyTypes", types, lambda path, kind: among(path, kind, _TYPES))
 
 
 def _warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
@@ -76,17 +67,14 @@ def _warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
 
 
 def _port(path: str, port: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
     number = port.get("port")
     end = port.get("endPort")
-    if port["protocol"] not in _PROTOCOLS:
-        errors.append(not_supported(f"{path}.protocol", port["protocol"], _PROTOCOLS))
+    errors = among(f"{path}.protocol", port["protocol"], _PROTOCOLS)
     if number is None or isinstance(number, str):
         if end is not None:
             why = "not specified" if number is None else "non-numeric"
             errors.append(invalid_value(f"{path}.endPort", end, f"may not be specified when `port` is {why}"))
-        problems = iana_name_problems(number) if number is not None else []
-        return errors + [invalid_value(f"{path}.port", number, problem) for problem in problems]
+        return errors + (of_form(f"{path}.port", number, iana_name_problems) if number is not None else [])
     errors += check_number(f"{path}.port", number)
     if end is not None:
         if end < number:
@@ -115,17 +103,20 @@ def _block(path: str, block: Document, known: Collection[str]) -> list[FieldErro
     if not cidr:
         return [required(f"{path}.cidr")]
     errors = _cidr(f"{path}.cidr", cidr, known)
-    for index, inner in while_few(errors, enumerate(block.get("except", ()))):
-        where = f"{path}.except[{index}]"
-        errors += _cidr(where, inner, known)
-        try:
-            outer_range, inner_range = (ipaddress.ip_network(text, strict=False) for text in (cidr, inner))
-        except ValueError:
-            continue
-        is_within = inner_range.version == outer_range.version and inner_range.network_address in outer_range
-        if not is_within or outer_range.prefixlen >= inner_range.prefixlen:
-            errors.append(invalid_value(where, inner, "must be a strict subset of `cidr`"))
-    return errors
+    return errors + each(
+        f"{path}.except",
+        block.get("except", ()),
+        lambda where, inner: _cidr(where, inner, known) + of_form(where, inner, lambda text: _not_within(cidr, text)),
+    )
+
+
+def _not_within(outer: str, inner: str) -> tuple[str, ...]:
+    try:
+        outer_range, inner_range = (ipaddress.ip_network(text, strict=False) for text in (outer, inner))
+    except ValueError:
+        return ()
+    is_within = inner_range.version == outer_range.version and inner_range.network_address in outer_range
+    return () if is_within and outer_range.prefixlen < inner_range.prefixlen else (_NOT_A_SUBSET,)
 
 
 def _cidr(path: str, cidr: str, known: Collection[str]) -> list[FieldError]:
@@ -133,17 +124,23 @@ def _cidr(path: str, cidr: str, known: Collection[str]) -> list[FieldError]:
     return [invalid_value(path, cidr, problem)] if problem else []
 
 
-def _cells(policy: Document, now: float) -> tuple[Cell, ...]:
-    return name_of(policy), selector_text(mapping(policy, "spec", "podSelector")), age(policy, now)
-
-
-NETWORK_POLICY: Final = kind.stored_as_sent(
+NETWORK_POLICY: Final = kind.Kind(
     resource=NetworkPolicies,
     defaults=_default,
-    validate=lambda document: _rules(document["spec"], ()),
-    validate_update=_validate_update,
+    rules=Rows(lambda _path, document: _rules(document["spec"], ())),
+    update_rules=_validate_update,
     warnings=_warnings,
-    quota=kind.COUNTED,
+    quota=kind.Quota(),
     granted=kind.edited(),
-    columns=Printer((NAME, Column(name="Pod-Selector", description="Labels of the Pods that are meant."), AGE), _cells),
+    columns=Printer(
+        (
+            NAME,
+            Column(
+                "Pod-Selector",
+                "Labels of the Pods that are meant.",
+                lambda policy: selector_text(mapping(policy, "spec", "podSelector")),
+            ),
+            AGE,
+        )
+    ),
 )

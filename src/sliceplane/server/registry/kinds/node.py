@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import (
-    FieldError,
-    duplicate,
-    forbidden_field,
-    invalid_value,
-    not_supported,
-    required,
-    while_few,
-)
+from sliceplane.api.errors import FieldError, forbidden_field
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes
 from sliceplane.kit.names import check_label_value, check_qualified_name
@@ -22,19 +15,19 @@ from sliceplane.server.documents.table.columns import (
     NAME,
     NONE,
     UNKNOWN,
-    Cell,
     Column,
     Printer,
-    age,
     condition,
     flag,
     mapping,
-    name_of,
     objects,
     text,
+    text_or,
 )
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.types import Target
+from sliceplane.server.registry.validation.load_balancers import NOT_A_CIDR
+from sliceplane.server.registry.validation.rules import Field, Rows, each, fill, of_form, only_once
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -52,19 +45,15 @@ _NODE_INFO = (
     "architecture",
 )
 TAINT_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
-_CIDR = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 _ROLE_PREFIX: Final = "node-role.kubernetes.io/"
 _ROLE_LABEL: Final = "kubernetes.io/role"
 
 
 def _default(document: Document) -> None:
     """A Node shows a nodeInfo from the start, with nothing in it."""
-    document.setdefault("spec", {})
-    status = document.setdefault("status", {})
-    info = status.setdefault("nodeInfo", {})
-    for member in _NODE_INFO:
-        info.setdefault(member, "")
-    status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
+    info = dict.fromkeys(_NODE_INFO, "")
+    fill(document, {"+spec": {}, "+status": {"+nodeInfo": info}})
+    document["status"].setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
 
 
 _NOT_READY_TAINT: Final = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
@@ -77,69 +66,46 @@ def _prepare_create(_core: Core, _target: Target, new: Document) -> None:
         taints.append(dict(_NOT_READY_TAINT))
 
 
-def _validate(document: Document) -> list[FieldError]:
-    spec: Document = document.get("spec", {})
-    errors: list[FieldError] = []
-    for index, cidr in while_few(errors, enumerate(spec.get("podCIDRs", ()))):
-        if not _is_cidr(cidr):
-            errors.append(invalid_value(f"spec.podCIDRs[{index}]", cidr, _CIDR))
+_TAINT: Final = Rows(
+    Field("key", form=check_qualified_name, always=True),
+    Field("value", form=check_label_value),
+    Field("effect", required=True, choices=TAINT_EFFECTS),
+)
+
+
+def _taints(path: str, taints: list[Document]) -> list[FieldError]:
     seen: set[tuple[str, str]] = set()
-    for index, taint in while_few(errors, enumerate(spec.get("taints", ()))):
-        path = f"spec.taints[{index}]"
-        key = taint.get("key", "")
-        effect = taint.get("effect", "")
-        errors += [invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)]
-        value = taint.get("value", "")
-        errors += [invalid_value(f"{path}.value", value, problem) for problem in check_label_value(value)]
-        if not effect:
-            errors.append(required(f"{path}.effect"))
-        elif effect not in TAINT_EFFECTS:
-            errors.append(not_supported(f"{path}.effect", effect, TAINT_EFFECTS))
-        if (key, effect) in seen:
-            errors.append(duplicate(path, taint))
-        seen.add((key, effect))
-    return errors
+
+    def taint_errors(where: str, taint: Document) -> list[FieldError]:
+        return _TAINT(where, taint) + only_once(where, (taint.get("key", ""), taint.get("effect", "")), seen, taint)
+
+    return each(path, taints, taint_errors)
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
+def _kept(new: Document, old: Document) -> list[FieldError]:
+    """The complaints about members that stay once they are set."""
     spec = new.get("spec", {})
     before = old.get("spec", {})
-    errors = _validate(new)
-    if before.get("podCIDRs") and spec.get("podCIDRs") != before["podCIDRs"]:
-        errors.append(forbidden_field("spec.podCIDRs", 'node updates may not change podCIDR except from "" to valid'))
-    if before.get("providerID") and spec.get("providerID") != before["providerID"]:
-        errors.append(
-            forbidden_field("spec.providerID", 'node updates may not change providerID except from "" to valid')
-        )
-    return errors
+    return [
+        forbidden_field(f"spec.{member}", f'node updates may not change {shown} except from "" to valid')
+        for member, shown in (("podCIDRs", "podCIDR"), ("providerID", "providerID"))
+        if before.get(member) and spec.get(member) != before[member]
+    ]
 
 
-def _is_cidr(cidr: str) -> bool:
+def _cidr_problems(cidr: str) -> tuple[str, ...]:
     try:
         ipaddress.ip_network(cidr, strict=False)
     except ValueError:
-        return False
-    return "/" in cidr
+        return (NOT_A_CIDR,)
+    return () if "/" in cidr else (NOT_A_CIDR,)
 
 
-def _cells(node: Document, now: float) -> tuple[Cell, ...]:
+def _kernel(node: Document) -> str:
     info = mapping(node, "status", "nodeInfo")
     kernel = text(info, "kernelVersion")
     architecture = text(info, "architecture")
-    if kernel and architecture:
-        kernel = f"{kernel} ({architecture})"
-    return (
-        name_of(node),
-        _node_status(node),
-        ",".join(_roles(node)) or NONE,
-        age(node, now),
-        text(info, "kubeletVersion"),
-        _address(node, "InternalIP"),
-        _address(node, "ExternalIP"),
-        text(info, "osImage") or UNKNOWN,
-        kernel or UNKNOWN,
-        text(info, "containerRuntimeVersion") or UNKNOWN,
-    )
+    return f"{kernel} ({architecture})" if kernel and architecture else kernel or UNKNOWN
 
 
 def _node_status(node: Document) -> str:
@@ -155,38 +121,40 @@ def _roles(node: Document) -> list[str]:
     return sorted(roles - {""})
 
 
-def _address(node: Document, kind: str) -> str:
-    addresses = objects(node, "status", "addresses")
-    return next((text(item, "address") for item in addresses if item.get("type") == kind), NONE)
+def _address(kind: str) -> Callable[[Document], str]:
+    def shown(node: Document) -> str:
+        addresses = objects(node, "status", "addresses")
+        return next((text(item, "address") for item in addresses if item.get("type") == kind), NONE)
+
+    return shown
 
 
 NODE: Final = kind.Kind(
     resource=Nodes,
     defaults=_default,
     prepare_create=_prepare_create,
-    prepare_update=kind.updated_as_sent,
-    validate=_validate,
-    validate_update=_validate_update,
-    warnings=kind.no_warnings,
-    status=kind.beside_spec(kind.status_as_sent, kind.no_update_rules),
-    parts=kind.NO_PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
-    quota=kind.UNCOUNTED,
-    granted=kind.NOT_GRANTED,
+    rules=Rows(
+        Field("spec.podCIDRs", rows=lambda path, cidr: of_form(path, cidr, _cidr_problems)),
+        Field("spec.taints", whole=_taints),
+    ),
+    change_rules=_kept,
     columns=Printer(
         (
             NAME,
-            Column(name="Status", description="Whether the node is ready, and whether pods may be bound to it."),
-            Column(name="Roles", description="Roles of the node, from its labels."),
+            Column("Status", "Whether the node is ready, and whether pods may be bound to it.", _node_status),
+            Column("Roles", "Roles of the node, from its labels.", lambda node: ",".join(_roles(node)) or NONE),
             AGE,
-            Column(name="Version", description="Version of the node's kubelet."),
-            Column(name="Internal-IP", priority=1, description="First internal address."),
-            Column(name="External-IP", priority=1, description="First external address."),
-            Column(name="OS-Image", priority=1, description="Operating system."),
-            Column(name="Kernel-Version", priority=1, description="Kernel, and architecture where it is known."),
-            Column(name="Container-Runtime", priority=1, description="Container runtime and its version."),
-        ),
-        _cells,
+            Column("Version", "Version of the node's kubelet.", "status.nodeInfo.kubeletVersion"),
+            Column("Internal-IP", "First internal address.", _address("InternalIP"), priority=1),
+            Column("External-IP", "First external address.", _address("ExternalIP"), priority=1),
+            Column("OS-Image", "Operating system.", text_or(UNKNOWN, "status.nodeInfo.osImage"), priority=1),
+            Column("Kernel-Version", "Kernel, and architecture where it is known.", _kernel, priority=1),
+            Column(
+                "Container-Runtime",
+                "Container runtime and its version.",
+                text_or(UNKNOWN, "status.nodeInfo.containerRuntimeVersion"),
+                priority=1,
+            ),
+        )
     ),
 )

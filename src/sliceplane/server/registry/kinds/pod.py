@@ -28,9 +28,9 @@ from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import ip_problem
 from sliceplane.server.registry.validation.annotations import check_annotation_update, check_pod_annotations
 from sliceplane.server.registry.validation.containers import check_image
-from sliceplane.server.registry.validation.rules import needs, within
+from sliceplane.server.registry.validation.rules import Rows, needs
 from sliceplane.server.registry.validation.scheduling import check_narrowed, check_tolerations
-from sliceplane.server.registry.validation.security import ID_MAX
+from sliceplane.server.registry.validation.security import id_field
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
 
@@ -228,7 +228,7 @@ def _deadline(spec: Document, before: Document) -> list[FieldError]:
     if "activeDeadlineSeconds" not in spec:
         detail = "must not update from a positive integer to nil value"
         return [] if had is None else [invalid_value(path, None, detail)]
-    errors = within("activeDeadlineSeconds", 0, ID_MAX)("spec", spec)
+    errors = id_field("activeDeadlineSeconds")("spec", spec)
     now_s = spec["activeDeadlineSeconds"]
     if errors or had is None or now_s <= had:
         return errors
@@ -310,9 +310,8 @@ POD: Final = kind.Kind(
     defaults=_default,
     prepare_create=_complete,
     prepare_update=_carry_over,
-    validate=validate_new_pod,
-    validate_update=_validate_update,
-    warnings=kind.no_warnings,
+    rules=Rows(lambda _path, document: validate_new_pod(document)),
+    update_rules=_validate_update,
     status=kind.Status(
         first=_first_status,
         validate=_validate_status,
@@ -322,21 +321,13 @@ POD: Final = kind.Kind(
         kept=("ownerReferences",),
     ),
     parts=pod_parts.PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.Deletion(
-        admit=kind.any_name,
-        linger=kind.goes_at_once,
-        grace=_grace_s,
-        is_held=lambda pod: bool(pod["metadata"].get("deletionGracePeriodSeconds")),
-    ),
+    deletion=kind.Deletion(grace=_grace_s, is_held=lambda pod: bool(pod["metadata"].get("deletionGracePeriodSeconds"))),
     quota=kind.Quota(
-        counted=True,
         names=pod_quota.NAMES,
         counts=pod_quota.counts,
         usage=pod_quota.usage,
         traits=pod_quota.traits,
         missing=pod_quota.missing,
-        rises=False,
     ),
     granted=kind.edited("status"),
     columns=pod_columns.PRINTER,

@@ -29,14 +29,14 @@ from sliceplane.server.documents.table.columns import (
 
 _COLUMNS: Final = (
     NAME,
-    Column(name="Ready", description="Containers that are ready, of all containers that should be."),
-    Column(name="Status", description="What the pod is doing, or what keeps it from running."),
-    Column(name="Restarts", description="Restarts of the pod's containers, and when the last one was."),
+    Column("Ready", "Containers that are ready, of all containers that should be."),
+    Column("Status", "What the pod is doing, or what keeps it from running."),
+    Column("Restarts", "Restarts of the pod's containers, and when the last one was."),
     AGE,
-    Column(name="IP", priority=1, description="First address of the pod."),
-    Column(name="Node", priority=1, description="Node that the pod is bound to."),
-    Column(name="Nominated Node", priority=1, description="Node where room is being made for the pod."),
-    Column(name="Readiness Gates", priority=1, description="Readiness gates that are true, of all."),
+    Column("IP", "First address of the pod.", priority=1),
+    Column("Node", "Node that the pod is bound to.", priority=1),
+    Column("Nominated Node", "Node where room is being made for the pod.", priority=1),
+    Column("Readiness Gates", "Readiness gates that are true, of all.", priority=1),
 )
 
 

@@ -5,12 +5,13 @@ How many may go now is in its status: ``emulation.disruption`` works it out, ``s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from sliceplane.api.errors import FieldError, invalid_value, not_supported
+from sliceplane.api.errors import FieldError, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodDisruptionBudgets
-from sliceplane.server.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, member, name_of, number
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, member, number_at
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.workload import (
     check_at_most_100_percent,
@@ -19,67 +20,63 @@ from sliceplane.server.registry.kinds.workload import (
     shown_selector,
 )
 from sliceplane.server.registry.metadata import check_label_selector, in_go
+from sliceplane.server.registry.validation.rules import Field, Rows
 
 _COUNTS: Final = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
-_POLICIES: Final = ("AlwaysAllow", "IfHealthyBudget")
+_BOUNDS: Final = ("minAvailable", "maxUnavailable")
 
 
-def _default(document: Document) -> None:
-    document.setdefault("spec", {})
+def _one_bound(path: str, spec: Document) -> list[FieldError]:
+    if any(name not in spec for name in _BOUNDS):
+        return []
+    told = {**spec, "selector": shown_selector(spec.get("selector"))}
+    shown = in_go(told, "minAvailable", "selector", "maxUnavailable", "unhealthyPodEvictionPolicy")
+    return [invalid_value(path, shown, "minAvailable and maxUnavailable cannot be both set")]
 
 
-def _validate(document: Document) -> list[FieldError]:
-    spec: Document = document["spec"]
-    errors: list[FieldError] = []
-    if "minAvailable" in spec and "maxUnavailable" in spec:
-        told = {**spec, "selector": shown_selector(spec.get("selector"))}
-        shown = in_go(told, "minAvailable", "selector", "maxUnavailable", "unhealthyPodEvictionPolicy")
-        errors.append(invalid_value("spec", shown, "minAvailable and maxUnavailable cannot be both set"))
-    for name in ("minAvailable", "maxUnavailable"):
-        if name in spec:
-            errors += check_int_or_percent(f"spec.{name}", spec[name])
-            errors += check_at_most_100_percent(f"spec.{name}", spec[name])
-    errors += check_label_selector("spec.selector", spec.get("selector"))
-    policy = spec.get("unhealthyPodEvictionPolicy")
-    if policy is not None and policy not in _POLICIES:
-        errors.append(not_supported("spec.unhealthyPodEvictionPolicy", policy, _POLICIES))
-    return errors
+def _bound(path: str, value: int | str) -> list[FieldError]:
+    return check_int_or_percent(path, value) + check_at_most_100_percent(path, value)
 
 
-def _cells(budget: Document, now: float) -> tuple[Cell, ...]:
-    bounds = (member(budget, "spec", name) for name in ("minAvailable", "maxUnavailable"))
-    return (
-        name_of(budget),
-        *("N/A" if bound is None else str(bound) for bound in bounds),
-        number(budget, "status", "disruptionsAllowed"),
-        age(budget, now),
-    )
+def _shown(name: str) -> Callable[[Document], str]:
+    def shown(budget: Document) -> str:
+        bound = member(budget, "spec", name)
+        return "N/A" if bound is None else str(bound)
+
+    return shown
 
 
 POD_DISRUPTION_BUDGET: Final = kind.Kind(
     resource=PodDisruptionBudgets,
-    defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
-    validate=_validate,
-    validate_update=kind.as_new(_validate),
-    warnings=kind.no_warnings,
-    status=kind.beside_spec(
-        lambda _document: dict.fromkeys(_COUNTS, 0), lambda new, _old: check_status_counts(new, _COUNTS)
+    defaults=lambda document: document.setdefault("spec", {}),
+    rules=Rows(
+        Field(
+            "spec",
+            rows=Rows(
+                _one_bound,
+                *(Field(name, rows=_bound) for name in _BOUNDS),
+                Field("selector", rows=check_label_selector),
+                Field("unhealthyPodEvictionPolicy", choices=("AlwaysAllow", "IfHealthyBudget")),
+            ),
+        )
     ),
-    parts=kind.NO_PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
-    quota=kind.COUNTED,
+    status=kind.Status(
+        first=lambda _document: dict.fromkeys(_COUNTS, 0), validate=lambda new, _old: check_status_counts(new, _COUNTS)
+    ),
+    quota=kind.Quota(),
     granted=kind.edited("status"),
     columns=Printer(
         (
             NAME,
-            Column(name="Min Available", description="How many Pods must stay."),
-            Column(name="Max Unavailable", description="How many Pods may be gone."),
-            Column(name="Allowed Disruptions", type="integer", description="How many Pods may go now."),
+            Column("Min Available", "How many Pods must stay.", _shown("minAvailable")),
+            Column("Max Unavailable", "How many Pods may be gone.", _shown("maxUnavailable")),
+            Column(
+                "Allowed Disruptions",
+                "How many Pods may go now.",
+                number_at("status.disruptionsAllowed"),
+                type="integer",
+            ),
             AGE,
-        ),
-        _cells,
+        )
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from sliceplane.api.errors import (
     FieldError,
@@ -39,7 +39,7 @@ from sliceplane.server.registry.validation.resources import (
     is_of_pods,
     sum_of_containers,
 )
-from sliceplane.server.registry.validation.rules import check, named, one_of, part, parts, within
+from sliceplane.server.registry.validation.rules import Field, Rows, each, fill, of_form
 from sliceplane.server.registry.validation.scheduling import (
     check_affinity,
     check_gates,
@@ -57,9 +57,6 @@ from sliceplane.server.registry.validation.security import (
 from sliceplane.server.registry.validation.volumes import check_volumes
 
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
-_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
-_FILE_MODE = 0o644
-_TOKEN_EXPIRATION_S = 3600
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
 _NAMESERVERS_MAX: Final = 3
@@ -106,111 +103,71 @@ def _default_whole(whole: Document, spec: Document) -> None:
 
 
 def default_pod_spec(spec: Document) -> None:
-    _fill(
-        spec,
-        restartPolicy="Always",
-        dnsPolicy="ClusterFirst",
-        schedulerName="default-scheduler",
-    )
-    spec.setdefault("terminationGracePeriodSeconds", 30)
-    spec.setdefault("securityContext", {})
+    fill(spec, _DEFAULTS)
     # ``serviceAccount`` is the old name of ``serviceAccountName``; both are shown.
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if account:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
     for member in _CONTAINER_LISTS:
         for container in spec.get(member, ()):
-            _default_container(container)
+            fill(container, {"imagePullPolicy": pull_policy(container.get("image", ""))})
     for volume in spec.get("volumes", ()):
-        _default_volume(volume)
-
-
-def _fill(document: Document, **values: Any) -> None:
-    """Members that are missing or empty."""
-    for member, value in values.items():
-        document[member] = document.get(member) or value
-
-
-def _default_container(container: Document) -> None:
-    _fill(
-        container,
-        imagePullPolicy=pull_policy(container.get("image", "")),
-        terminationMessagePath="/dev/termination-log",
-        terminationMessagePolicy="File",
-    )
-    container.setdefault("resources", {})
-    for port in container.get("ports", ()):
-        _fill(port, protocol=PROTOCOL_DEFAULT)
-    for variable in container.get("env", ()):
-        source = variable.get("valueFrom", {})
-        _default_field(source)
-        if "fileKeyRef" in source:
-            source["fileKeyRef"].setdefault("optional", False)
-    for member in _PROBES:
-        if member in container:
-            _default_probe(container[member])
-    for hook in container.get("lifecycle", {}).values():
-        if type(hook) is dict:
-            _default_http(hook)
-
-
-def _default_field(source: Document) -> None:
-    if "fieldRef" in source:
-        _fill(source["fieldRef"], apiVersion="v1")
-    if "resourceFieldRef" in source:
-        source["resourceFieldRef"].setdefault("divisor", "0")
-
-
-def _default_probe(probe: Document) -> None:
-    _fill(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
-    _default_http(probe)
-    if "grpc" in probe:
-        probe["grpc"].setdefault("service", "")
-
-
-def _default_http(handler: Document) -> None:
-    if "httpGet" in handler:
-        _fill(handler["httpGet"], path="/", scheme="HTTP")
-
-
-def _default_volume(volume: Document) -> None:
-    if set(volume) <= {"name"}:
-        volume["emptyDir"] = {}
-    for member, values in _VOLUME_DEFAULTS.items():
-        if member in volume:
-            for name, value in values.items():
-                volume[member].setdefault(name, value)
-    for member, texts in _VOLUME_TEXTS.items():
-        if member in volume:
-            _fill(volume[member], **texts)
-    projections: list[Document] = volume.get("projected", {}).get("sources", [])
-    for source in projections:
-        if "serviceAccountToken" in source:
-            source["serviceAccountToken"].setdefault("expirationSeconds", _TOKEN_EXPIRATION_S)
-    for holder in (volume, *projections):
-        for item in holder.get("downwardAPI", {}).get("items", ()):
-            _default_field(item)
-    if "volumeClaimTemplate" in volume.get("ephemeral", {}):
-        default_claim(volume["ephemeral"]["volumeClaimTemplate"])
-    if "image" in volume:
-        _fill(volume["image"], pullPolicy=pull_policy(volume["image"].get("reference", "")))
+        if volume.keys() <= {"name"}:
+            volume["emptyDir"] = {}
+        if "image" in volume:
+            fill(volume["image"], {"pullPolicy": pull_policy(volume["image"].get("reference", ""))})
 
 
 def default_claim(claim: Document) -> None:
     """A PersistentVolumeClaim or a template of one."""
-    claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+    fill(claim, _CLAIM)
 
 
-#: members of volumes that are missing; and those that are missing or empty
-_VOLUME_DEFAULTS: Final[dict[str, Document]] = {
-    "hostPath": {"type": ""},
-    **{member: {"defaultMode": _FILE_MODE} for member in ("configMap", "secret", "downwardAPI", "projected")},
-    "azureDisk": {"cachingMode": "ReadWrite", "fsType": "ext4", "readOnly": False, "kind": "Shared"},
+_CLAIM: Final = {"+spec": {"volumeMode?": "Filesystem"}}
+_HTTP: Final = {"httpGet": {"path": "/", "scheme": "HTTP"}}
+_PROBE: Final = {
+    "timeoutSeconds": 1,
+    "periodSeconds": 10,
+    "successThreshold": 1,
+    "failureThreshold": 3,
+    **_HTTP,
+    "grpc": {"service?": ""},
 }
-_VOLUME_TEXTS: Final[dict[str, Document]] = {
+_REFERENCES: Final = {"fieldRef": {"apiVersion": "v1"}, "resourceFieldRef": {"divisor?": "0"}}
+_CONTAINER: Final = {
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "resources": {},
+    "ports": [{"protocol": PROTOCOL_DEFAULT}],
+    "env": [{"valueFrom": {**_REFERENCES, "fileKeyRef": {"optional?": False}}}],
+    **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _PROBE),
+    "lifecycle": {"postStart": _HTTP, "preStop": _HTTP},
+}
+_DOWNWARD: Final = {"items": [_REFERENCES]}
+_MODE: Final = {"defaultMode?": 0o644}
+_VOLUME: Final = {
+    "hostPath": {"type": ""},
+    "configMap": _MODE,
+    "secret": _MODE,
+    "downwardAPI": {**_MODE, **_DOWNWARD},
+    "projected": {
+        **_MODE,
+        "sources": [{"serviceAccountToken": {"expirationSeconds?": 3600}, "downwardAPI": _DOWNWARD}],
+    },
+    "azureDisk": {"cachingMode?": "ReadWrite", "fsType?": "ext4", "readOnly": False, "kind?": "Shared"},
     "iscsi": {"iscsiInterface": "default"},
     "rbd": {"pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"},
     "scaleIO": {"storageMode": "ThinProvisioned", "fsType": "xfs"},
+    "ephemeral": {"volumeClaimTemplate": _CLAIM},
+}
+_DEFAULTS: Final = {
+    "restartPolicy": "Always",
+    "dnsPolicy": "ClusterFirst",
+    "schedulerName": "default-scheduler",
+    "terminationGracePeriodSeconds?": 30,
+    "securityContext": {},
+    **{member: [_CONTAINER] for member in _CONTAINER_LISTS},
+    "volumes": [_VOLUME],
 }
 
 
@@ -245,7 +202,7 @@ def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -
         errors += check_pod_resources(f"{path}.resources", spec, pod.claims)
     if spec.get("hostNetwork"):
         errors += check_ports_of_node(path, spec, is_pod=is_pod)
-    errors += check(path, spec, _ROWS)
+    errors += _ROWS(path, spec)
     return errors + (_of_pods(path, spec) if is_pod else [])
 
 
@@ -304,45 +261,48 @@ def _dns(path: str, spec: Document) -> list[FieldError]:
             return [required(f"{path}.nameservers", detail)]
     if config is None:
         return []
+    return _DNS_CONFIG(path, config)
+
+
+def _nameservers(path: str, servers: list[str]) -> list[FieldError]:
     errors: list[FieldError] = []
-    servers: list[str] = config.get("nameservers", [])
     if len(servers) > _NAMESERVERS_MAX:
-        detail = f"must not have more than {_NAMESERVERS_MAX} nameservers"
-        errors.append(invalid_value(f"{path}.nameservers", servers, detail))
-    for index, server in while_few(errors, enumerate(servers)):
-        errors += _ip(f"{path}.nameservers[{index}]", server)
-    searches: list[str] = config.get("searches", [])
+        errors.append(invalid_value(path, servers, f"must not have more than {_NAMESERVERS_MAX} nameservers"))
+    return errors + each(path, servers, _ip)
+
+
+def _searches(path: str, searches: list[str]) -> list[FieldError]:
+    errors: list[FieldError] = []
     if len(searches) > _SEARCHES_MAX:
-        detail = f"must not have more than {_SEARCHES_MAX} search paths"
-        errors.append(invalid_value(f"{path}.searches", searches, detail))
+        errors.append(invalid_value(path, searches, f"must not have more than {_SEARCHES_MAX} search paths"))
     if sum(len(search.encode()) + 1 for search in searches) - 1 > _SEARCH_BYTES_MAX:
         detail = f"must not have more than {_SEARCH_BYTES_MAX} characters (including spaces) in the search list"
-        errors.append(invalid_value(f"{path}.searches", searches, detail))
-    for index, search in while_few(errors, enumerate(searches)):
-        name = search.removesuffix(".")
-        problems = () if search == "." else check_dns_search(name)
-        errors += [invalid_value(f"{path}.searches[{index}]", name, problem) for problem in problems]
-    for index, option in while_few(errors, enumerate(config.get("options", ()))):
-        if not option.get("name"):
-            errors.append(required(f"{path}.options[{index}]", "must not be empty"))
-    return errors
+        errors.append(invalid_value(path, searches, detail))
+    return errors + each(path, searches, _search)
 
 
-def _host_alias(path: str, alias: Document) -> list[FieldError]:
-    errors = _ip(f"{path}.ip", alias.get("ip", ""))
-    for at, name in while_few(errors, enumerate(alias.get("hostnames", ()))):
-        errors += [invalid_value(f"{path}.hostnames[{at}]", name, problem) for problem in check_dns_subdomain(name)]
-    return errors
+def _search(path: str, search: str) -> list[FieldError]:
+    return [] if search == "." else of_form(path, search.removesuffix("."), check_dns_search)
+
+
+def _option(path: str, option: Document) -> list[FieldError]:
+    return [] if option.get("name") else [required(path, "must not be empty")]
+
+
+_DNS_CONFIG: Final = Rows(
+    Field("nameservers", whole=_nameservers),
+    Field("searches", whole=_searches),
+    Field("options", rows=_option),
+)
+
+
+def _ip_of(path: str, alias: Document) -> list[FieldError]:
+    return _ip(f"{path}.ip", alias.get("ip", ""))
 
 
 def _ip(path: str, address: str) -> list[FieldError]:
     problem = ip_problem(address)
     return [invalid_value(path, address, problem)] if problem else []
-
-
-def _gate(path: str, gate: Document) -> list[FieldError]:
-    kind = gate.get("conditionType", "")
-    return [invalid_value(f"{path}.conditionType", kind, problem) for problem in check_qualified_name(kind)]
 
 
 def _host_name(path: str, spec: Document) -> list[FieldError]:
@@ -358,7 +318,7 @@ def _host_name(path: str, spec: Document) -> list[FieldError]:
     ]
     if len(name.encode()) > _HOST_NAME_BYTES_MAX:
         errors.append(too_long(where, _HOST_NAME_BYTES_MAX))
-    return errors + [invalid_value(where, name, problem) for problem in check_dns_subdomain(name)]
+    return errors + of_form(where, name, check_dns_subdomain)
 
 
 def _overhead(path: str, amounts: Document) -> list[FieldError]:
@@ -383,33 +343,33 @@ def _files_of_variables(path: str, spec: Document) -> list[FieldError]:
     return errors
 
 
-_ROWS: Final = (
-    one_of("restartPolicy", *RESTART_POLICIES),
-    one_of("dnsPolicy", "ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
-    part("nodeSelector", lambda path, labels: validate_labels(labels, path)),
+_ROWS: Final = Rows(
+    Field("restartPolicy", choices=RESTART_POLICIES),
+    Field("dnsPolicy", choices=("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")),
+    Field("nodeSelector", rows=lambda path, labels: validate_labels(labels, path)),
     check_pod_security,
-    part("affinity", check_affinity),
+    Field("affinity", rows=check_affinity),
     _dns,
-    parts("readinessGates", _gate),
-    part("schedulingGates", check_gates),
-    part("topologySpreadConstraints", check_topology_spread),
+    Field("readinessGates", rows=Rows(Field("conditionType", form=check_qualified_name, always=True))),
+    Field("schedulingGates", whole=check_gates),
+    Field("topologySpreadConstraints", whole=check_topology_spread),
     check_host_process,
     check_host_users,
     _host_name,
-    named("serviceAccountName", check_dns_subdomain),
-    named("nodeName", check_dns_subdomain),
-    within("activeDeadlineSeconds", 1, ID_MAX),
-    named("hostname", check_dns_label),
-    named("subdomain", check_dns_label),
-    part("tolerations", check_tolerations),
-    parts("hostAliases", _host_alias),
-    named("priorityClassName", check_dns_subdomain),
-    part(
-        "runtimeClassName",
-        lambda path, name: [invalid_value(path, name, problem) for problem in check_dns_subdomain(name)],
+    Field("serviceAccountName", form=check_dns_subdomain),
+    Field("nodeName", form=check_dns_subdomain),
+    Field("activeDeadlineSeconds", minimum=1, maximum=ID_MAX),
+    Field("hostname", form=check_dns_label),
+    Field("subdomain", form=check_dns_label),
+    Field("tolerations", whole=check_tolerations),
+    Field(
+        "hostAliases",
+        rows=Rows(_ip_of, Field("hostnames", rows=lambda path, name: of_form(path, name, check_dns_subdomain))),
     ),
-    one_of("preemptionPolicy", *PREEMPTION_POLICIES),
-    part("overhead", _overhead),
+    Field("priorityClassName", form=check_dns_subdomain),
+    Field("runtimeClassName", form=check_dns_subdomain, empty=True),
+    Field("preemptionPolicy", choices=PREEMPTION_POLICIES),
+    Field("overhead", rows=_overhead),
     check_system,
     _files_of_variables,
 )

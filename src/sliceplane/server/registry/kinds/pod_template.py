@@ -4,39 +4,44 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from sliceplane.api.errors import FieldError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodTemplates
-from sliceplane.server.documents.table.columns import NAME, Cell, Column, Printer, labels_text, mapping, name_of
+from sliceplane.server.documents.table.columns import NAME, Column, Printer, labels_text, mapping
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.pod_spec import validate_template
-from sliceplane.server.registry.kinds.workload import default_template, template_cells
+from sliceplane.server.registry.kinds.workload import TEMPLATE_COLUMNS, default_template
+from sliceplane.server.registry.validation.rules import Rows
 
 
-def _validate(document: Document) -> list[FieldError]:
+def _validate(_path: str, document: Document) -> list[FieldError]:
     return validate_template(document["template"], "template")
 
 
-def _cells(pod_template: Document, _now: float) -> tuple[Cell, ...]:
-    names, images, _ = template_cells({"spec": pod_template})
-    return name_of(pod_template), names, images, labels_text(mapping(pod_template, "template", "metadata", "labels"))
+def _of_template(column: Column) -> Column:
+    """A column of workloads, of what has the template in the place of a spec."""
+    source = column.source
+    assert callable(source), f"{column.name} has no function as its source"
+    return replace(column, source=lambda pod_template: source({"spec": pod_template}), priority=0)
 
 
-POD_TEMPLATE: Final = kind.stored_as_sent(
+POD_TEMPLATE: Final = kind.Kind(
     resource=PodTemplates,
     defaults=default_template,
-    validate=_validate,
-    validate_update=lambda new, old: [] if new["template"] == old["template"] else _validate(new),
-    warnings=kind.no_warnings,
-    quota=kind.COUNTED,
-    granted=kind.NOT_GRANTED,
+    rules=Rows(_validate),
+    update_rules=lambda new, old: [] if new["template"] == old["template"] else _validate("", new),
+    quota=kind.Quota(),
     columns=Printer(
         (
             NAME,
-            Column(name="Containers", description="Names of the template's containers."),
-            Column(name="Images", description="Images of the template's containers."),
-            Column(name="Pod Labels", description="Labels of a Pod that is made of it."),
-        ),
-        _cells,
+            *map(_of_template, TEMPLATE_COLUMNS[:2]),
+            Column(
+                "Pod Labels",
+                "Labels of a Pod that is made of it.",
+                lambda pod_template: labels_text(mapping(pod_template, "template", "metadata", "labels")),
+            ),
+        )
     ),
 )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
-from sliceplane.api.errors import FieldError, forbidden, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldError, forbidden, forbidden_field
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PriorityClasses
-from sliceplane.server.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, flag, name_of, number, text
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, flag_at, number_at
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.metadata import IMMUTABLE
+from sliceplane.server.registry.validation.rules import Field, Rows, filled
 from sliceplane.server.store.mvcc import Store
 
 if TYPE_CHECKING:
@@ -21,31 +19,18 @@ if TYPE_CHECKING:
 _SYSTEM: Final = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 _SYSTEM_PREFIX: Final = "system-"
 _VALUE_MAX: Final = 1_000_000_000
-_POLICIES: Final = ("PreemptLowerPriority", "Never")
 
 
-def _default(document: Document) -> None:
-    document.setdefault("value", 0)
-    document.setdefault("preemptionPolicy", "PreemptLowerPriority")
-
-
-def _validate(document: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _value(_path: str, document: Document) -> list[FieldError]:
     name = document["metadata"].get("name", "")
     value = document["value"]
-    policy = document["preemptionPolicy"]
     if name.startswith(_SYSTEM_PREFIX):
         why = _not_a_system_class(name, value, is_default=document.get("globalDefault", False))
-        if why:
-            detail = f"priority class names with 'system-' prefix are reserved for system use only. error: {why}"
-            errors.append(forbidden_field("metadata.name", detail))
-    elif value > _VALUE_MAX:
-        errors.append(forbidden_field("value", f"maximum allowed value of a user defined priority is {_VALUE_MAX}"))
-    if not policy:
-        errors.append(required("preemptionPolicy"))
-    elif policy not in _POLICIES:
-        errors.append(not_supported("preemptionPolicy", policy, _POLICIES))
-    return errors
+        detail = f"priority class names with 'system-' prefix are reserved for system use only. error: {why}"
+        return [forbidden_field("metadata.name", detail)] if why else []
+    if value <= _VALUE_MAX:
+        return []
+    return [forbidden_field("value", f"maximum allowed value of a user defined priority is {_VALUE_MAX}")]
 
 
 def _not_a_system_class(name: str, value: int, *, is_default: bool) -> str:
@@ -56,13 +41,9 @@ def _not_a_system_class(name: str, value: int, *, is_default: bool) -> str:
     return f"globalDefault of {name} PriorityClass must be false" if is_default else ""
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
-    if new["value"] != old["value"]:
-        errors.append(forbidden_field("value", "may not be changed in an update."))
-    if new["preemptionPolicy"] != old["preemptionPolicy"]:
-        errors.append(invalid_value("preemptionPolicy", new["preemptionPolicy"], IMMUTABLE))
-    return errors
+def _changes(new: Document, old: Document) -> list[FieldError]:
+    same_value = [] if new["value"] == old["value"] else [forbidden_field("value", "may not be changed in an update.")]
+    return same_value + _ROWS.changed(new, old)
 
 
 def default_class(store: Store) -> Document | None:
@@ -81,33 +62,28 @@ def _admit(core: Core, new: Document, _old: Document | None) -> None:
         raise forbidden(PriorityClasses.plural, PriorityClasses.group, name, why)
 
 
-def _cells(priority_class: Document, now: float) -> tuple[Cell, ...]:
-    return (
-        name_of(priority_class),
-        number(priority_class, "value"),
-        flag(priority_class, "globalDefault"),
-        age(priority_class, now),
-        text(priority_class, "preemptionPolicy"),
-    )
-
-
-_STORED: Final = kind.stored_as_sent(
+_ROWS: Final = Rows(
+    _value,
+    Field("preemptionPolicy", required=True, choices=("PreemptLowerPriority", "Never"), immutable=True),
+)
+PRIORITY_CLASS: Final = kind.Kind(
     resource=PriorityClasses,
-    defaults=_default,
-    validate=_validate,
-    validate_update=_validate_update,
-    warnings=kind.no_warnings,
-    quota=kind.UNCOUNTED,
-    granted=kind.NOT_GRANTED,
+    defaults=filled({"value": 0, "preemptionPolicy?": "PreemptLowerPriority"}),
+    rules=_ROWS,
+    update_rules=_changes,
+    admission=kind.Admission(admit=_admit),
     columns=Printer(
         (
             NAME,
-            Column(name="Value", type="integer", description="The priority; higher is more important."),
-            Column(name="Global-Default", type="boolean", description="Whether Pods without a class have this one."),
+            Column("Value", "The priority; higher is more important.", number_at("value"), type="integer"),
+            Column(
+                "Global-Default",
+                "Whether Pods without a class have this one.",
+                flag_at("globalDefault"),
+                type="boolean",
+            ),
             AGE,
-            Column(name="PreemptionPolicy", description="Whether Pods may push out less important ones."),
-        ),
-        _cells,
+            Column("PreemptionPolicy", "Whether Pods may push out less important ones.", "preemptionPolicy"),
+        )
     ),
 )
-PRIORITY_CLASS: Final = replace(_STORED, admission=replace(kind.ADMITTED, admit=_admit))

@@ -2,72 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
-from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, while_few
+from sliceplane.api.errors import FieldError, invalid_value, not_supported
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
 from sliceplane.kit.names import check_dns_subdomain, check_path_segment
-from sliceplane.server.documents.table.columns import (
-    AGE,
-    NAME,
-    PLAIN,
-    Cell,
-    Column,
-    Printer,
-    age,
-    name_of,
-    objects,
-    text,
-)
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, objects, text
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import check_label_selector
+from sliceplane.server.registry.validation.rules import Field, Rows, among, fill, needs, of_form
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
 
+_NO_SELECTOR: Final = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+
 
 def _default_binding(document: Document) -> None:
-    role = document.setdefault("roleRef", {})
-    role["apiGroup"] = role.get("apiGroup") or RBAC_GROUP
-    role.setdefault("kind", "")
-    role.setdefault("name", "")
+    fill(document, {"+roleRef": {"apiGroup": RBAC_GROUP, "kind?": "", "name?": ""}})
     for subject in document.get("subjects", ()):
         if subject.get("kind") in ("User", "Group"):
-            subject["apiGroup"] = subject.get("apiGroup") or RBAC_GROUP
-
-
-def _validate_role(document: Document) -> list[FieldError]:
-    return _rules(document, namespaced=True)
-
-
-def _validate_cluster_role(document: Document) -> list[FieldError]:
-    errors = _rules(document, namespaced=False)
-    aggregation = document.get("aggregationRule")
-    if aggregation is not None and not aggregation.get("clusterRoleSelectors"):
-        detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
-        errors.append(required("aggregationRule.clusterRoleSelectors", detail))
-    for index, selector in enumerate((aggregation or {}).get("clusterRoleSelectors", ())):
-        errors += check_label_selector(f"aggregationRule.clusterRoleSelectors[{index}]", selector)
-    return errors
-
-
-def _validate_role_binding(document: Document) -> list[FieldError]:
-    return _binding(document, namespaced=True)
-
-
-def _validate_role_binding_update(new: Document, old: Document) -> list[FieldError]:
-    return [*_validate_role_binding(new), *_same_role(new, old)]
-
-
-def _validate_cluster_role_binding(document: Document) -> list[FieldError]:
-    return _binding(document, namespaced=False)
-
-
-def _validate_cluster_role_binding_update(new: Document, old: Document) -> list[FieldError]:
-    return [*_validate_cluster_role_binding(new), *_same_role(new, old)]
+            fill(subject, {"apiGroup": RBAC_GROUP})
 
 
 def _same_role(new: Document, old: Document) -> list[FieldError]:
@@ -75,71 +32,52 @@ def _same_role(new: Document, old: Document) -> list[FieldError]:
     return [] if role == old.get("roleRef", {}) else [invalid_value("roleRef", role, "cannot change roleRef")]
 
 
-def _rules(document: Document, *, namespaced: bool) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for index, rule in while_few(errors, enumerate(document.get("rules", ()))):
-        errors += _rule(f"rules[{index}]", rule, namespaced=namespaced)
-    return errors
-
-
 def _rule(path: str, rule: Document, *, namespaced: bool) -> list[FieldError]:
-    errors: list[FieldError] = []
-    if not rule.get("verbs"):
-        errors.append(required(f"{path}.verbs", "verbs must contain at least one value"))
+    errors = needs("verbs", detail="verbs must contain at least one value")(path, rule)
     urls = rule.get("nonResourceURLs")
-    if urls:
-        where = f"{path}.nonResourceURLs"
-        if namespaced:
-            errors.append(invalid_value(where, urls, "namespaced rules cannot apply to non-resource URLs"))
-        if any(rule.get(member) for member in ("apiGroups", "resources", "resourceNames")):
-            detail = "rules cannot apply to both regular resources and non-resource URLs"
-            errors.append(invalid_value(where, urls, detail))
-        return errors
-    if not rule.get("apiGroups"):
-        errors.append(required(f"{path}.apiGroups", "resource rules must supply at least one api group"))
-    if not rule.get("resources"):
-        errors.append(required(f"{path}.resources", "resource rules must supply at least one resource"))
+    if not urls:
+        return errors + _RESOURCE_RULE(path, rule)
+    where = f"{path}.nonResourceURLs"
+    if namespaced:
+        errors.append(invalid_value(where, urls, "namespaced rules cannot apply to non-resource URLs"))
+    if any(rule.get(member) for member in ("apiGroups", "resources", "resourceNames")):
+        detail = "rules cannot apply to both regular resources and non-resource URLs"
+        errors.append(invalid_value(where, urls, detail))
     return errors
 
 
-def _binding(document: Document, *, namespaced: bool) -> list[FieldError]:
-    role = document.get("roleRef", {})
-    errors: list[FieldError] = []
-    if role.get("apiGroup", "") != RBAC_GROUP:
-        errors.append(not_supported("roleRef.apiGroup", role.get("apiGroup", ""), (RBAC_GROUP,)))
-    kinds = ("ClusterRole", "Role") if namespaced else ("ClusterRole",)
-    if role.get("kind", "") not in kinds:
-        errors.append(not_supported("roleRef.kind", role.get("kind", ""), kinds))
-    name = role.get("name", "")
-    if not name:
-        errors.append(required("roleRef.name"))
-    else:
-        errors += [invalid_value("roleRef.name", name, problem) for problem in check_path_segment(name)]
-    for index, subject in while_few(errors, enumerate(document.get("subjects", ()))):
-        errors += _subject(f"subjects[{index}]", subject, namespaced=namespaced)
-    return errors
+_RESOURCE_RULE: Final = Rows(
+    Field("apiGroups", required="resource rules must supply at least one api group"),
+    Field("resources", required="resource rules must supply at least one resource"),
+)
 
 
 def _subject(path: str, subject: Document, *, namespaced: bool) -> list[FieldError]:
-    errors: list[FieldError] = []
     name = subject.get("name", "")
     kind = subject.get("kind", "")
     group = subject.get("apiGroup", "")
-    if not name:
-        errors.append(required(f"{path}.name"))
-    if kind == "ServiceAccount":
-        if name:
-            errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_subdomain(name)]
-        if group:
-            errors.append(not_supported(f"{path}.apiGroup", group, ("",)))
-        if not namespaced and not subject.get("namespace"):
-            errors.append(required(f"{path}.namespace"))
-    elif kind in ("User", "Group"):
-        if group != RBAC_GROUP:
-            errors.append(not_supported(f"{path}.apiGroup", group, (RBAC_GROUP,)))
-    else:
-        errors.append(not_supported(f"{path}.kind", kind, ("Group", "ServiceAccount", "User")))
-    return errors
+    errors = needs("name")(path, subject)
+    if kind in ("User", "Group"):
+        return errors + among(f"{path}.apiGroup", group, (RBAC_GROUP,))
+    if kind != "ServiceAccount":
+        return [*errors, not_supported(f"{path}.kind", kind, ("Group", "ServiceAccount", "User"))]
+    if name:
+        errors += of_form(f"{path}.name", name, check_dns_subdomain)
+    errors += among(f"{path}.apiGroup", group, ("",))
+    return errors if namespaced else errors + needs("namespace")(path, subject)
+
+
+def _role_rules(*, namespaced: bool) -> Field:
+    return Field("rules", rows=lambda path, rule: _rule(path, rule, namespaced=namespaced))
+
+
+def _binding_rules(*kinds: str, namespaced: bool) -> Rows:
+    return Rows(
+        Field("roleRef.apiGroup", choices=(RBAC_GROUP,), always=True),
+        Field("roleRef.kind", choices=kinds, always=True),
+        Field("roleRef.name", required=True, form=check_path_segment),
+        Field("subjects", rows=lambda path, subject: _subject(path, subject, namespaced=namespaced)),
+    )
 
 
 def _fill(core: Core, new: Document, _old: Document | None) -> None:
@@ -147,77 +85,55 @@ def _fill(core: Core, new: Document, _old: Document | None) -> None:
     core.fill(new)
 
 
-def _cells(binding: Document, now: float) -> tuple[Cell, ...]:
-    subjects = objects(binding, "subjects")
-    accounts = (subject for subject in subjects if text(subject, "kind") == "ServiceAccount")
-    return (
-        name_of(binding),
-        f"{text(binding, 'roleRef', 'kind')}/{text(binding, 'roleRef', 'name')}",
-        age(binding, now),
-        _names(subjects, "User"),
-        _names(subjects, "Group"),
-        ", ".join(f"{text(subject, 'namespace')}/{text(subject, 'name')}" for subject in accounts),
+def _names(kind: str) -> Callable[[Document], str]:
+    return lambda binding: ", ".join(
+        text(subject, "name") for subject in objects(binding, "subjects") if text(subject, "kind") == kind
     )
 
 
-def _names(subjects: list[Document], kind: str) -> str:
-    return ", ".join(text(subject, "name") for subject in subjects if text(subject, "kind") == kind)
+def _accounts(binding: Document) -> str:
+    accounts = (subject for subject in objects(binding, "subjects") if text(subject, "kind") == "ServiceAccount")
+    return ", ".join(f"{text(subject, 'namespace')}/{text(subject, 'name')}" for subject in accounts)
 
 
 _COLUMNS: Final = Printer(
     (
         NAME,
-        Column(name="Role", description="Kind and name of the role that is granted."),
+        Column(
+            "Role",
+            "Kind and name of the role that is granted.",
+            lambda binding: f"{text(binding, 'roleRef', 'kind')}/{text(binding, 'roleRef', 'name')}",
+        ),
         AGE,
-        Column(name="Users", priority=1, description="Users that the role is granted to."),
-        Column(name="Groups", priority=1, description="Groups that the role is granted to."),
-        Column(name="ServiceAccounts", priority=1, description="Service accounts that the role is granted to."),
-    ),
-    _cells,
+        Column("Users", "Users that the role is granted to.", _names("User"), priority=1),
+        Column("Groups", "Groups that the role is granted to.", _names("Group"), priority=1),
+        Column("ServiceAccounts", "Service accounts that the role is granted to.", _accounts, priority=1),
+    )
 )
-ROLE: Final = kind.stored_as_sent(
-    resource=Roles,
-    defaults=kind.no_defaults,
-    validate=_validate_role,
-    validate_update=kind.as_new(_validate_role),
-    warnings=kind.no_warnings,
-    quota=kind.COUNTED,
-    granted=kind.ADMINISTERED,
-    columns=PLAIN,
+ROLE: Final = kind.Kind(
+    resource=Roles, rules=Rows(_role_rules(namespaced=True)), quota=kind.Quota(), granted=kind.ADMINISTERED
 )
 CLUSTER_ROLE: Final = kind.Kind(
     resource=ClusterRoles,
-    defaults=kind.no_defaults,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
-    validate=_validate_cluster_role,
-    validate_update=kind.as_new(_validate_cluster_role),
-    warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    parts=kind.NO_PARTS,
-    admission=replace(kind.ADMITTED, admit=_fill),
-    deletion=kind.AT_ONCE,
-    quota=kind.UNCOUNTED,
-    granted=kind.NOT_GRANTED,
-    columns=PLAIN,
+    rules=Rows(
+        _role_rules(namespaced=False),
+        Field("aggregationRule?.clusterRoleSelectors", required=_NO_SELECTOR, rows=check_label_selector),
+    ),
+    admission=kind.Admission(admit=_fill),
 )
-ROLE_BINDING: Final = kind.stored_as_sent(
+ROLE_BINDING: Final = kind.Kind(
     resource=RoleBindings,
     defaults=_default_binding,
-    validate=_validate_role_binding,
-    validate_update=_validate_role_binding_update,
-    warnings=kind.no_warnings,
-    quota=kind.COUNTED,
+    rules=_binding_rules("ClusterRole", "Role", namespaced=True),
+    change_rules=_same_role,
+    quota=kind.Quota(),
     granted=kind.ADMINISTERED,
     columns=_COLUMNS,
 )
-CLUSTER_ROLE_BINDING: Final = kind.stored_as_sent(
+CLUSTER_ROLE_BINDING: Final = kind.Kind(
     resource=ClusterRoleBindings,
     defaults=_default_binding,
-    validate=_validate_cluster_role_binding,
-    validate_update=_validate_cluster_role_binding_update,
-    warnings=kind.no_warnings,
-    quota=kind.UNCOUNTED,
-    granted=kind.NOT_GRANTED,
+    rules=_binding_rules("ClusterRole", namespaced=False),
+    change_rules=_same_role,
     columns=_COLUMNS,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Final
 
@@ -10,9 +11,10 @@ from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import ResourceQuotas
 from sliceplane.kit.names import check_qualified_name
-from sliceplane.server.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
 from sliceplane.server.registry.kinds import kind, pod_quota
 from sliceplane.server.registry.metadata import IMMUTABLE
+from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Rows, of_form
 
 COUNT_PREFIX: Final = "count/"
 _CONFLICTING: Final = (frozenset(("BestEffort", "NotBestEffort")), frozenset(("Terminating", "NotTerminating")))
@@ -48,7 +50,7 @@ def _is_whole(name: str) -> bool:
     return "/" in name or (name in _standard() and name not in pod_quota.NAMES[1:] and name != "requests.storage")
 
 
-def _validate(document: Document) -> list[FieldError]:
+def _validate(_path: str, document: Document) -> list[FieldError]:
     spec: Document = document.get("spec", {})
     hard: Document = spec.get("hard", {})
     errors = _amount_errors("spec.hard", hard)
@@ -65,7 +67,7 @@ def _validate(document: Document) -> list[FieldError]:
     where = "spec.scopeSelector.matchExpressions"
     for selector in while_few(errors, selectors):
         scope = selector.get("scopeName", "")
-        errors += [invalid_value(f"{where}.scopeName", scope, problem) for problem in problems[_known(scope)]]
+        errors += of_form(f"{where}.scopeName", scope, lambda name: problems[_known(name)])
         errors += _selector_errors(where, selector)
     if _conflict([selector.get("scopeName", "") for selector in selectors]):
         errors.append(invalid_value(where, scopes, "conflicting scopes"))
@@ -76,12 +78,9 @@ def _known(scope: str) -> str:
     return scope if scope in pod_quota.SCOPES else _UNKNOWN
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    errors = _validate(new)
+def _same_scopes(new: Document, old: Document) -> list[FieldError]:
     scopes, before = (document.get("spec", {}).get("scopes", []) for document in (new, old))
-    if set(scopes) != set(before):
-        errors.append(invalid_value("spec.scopes", scopes, IMMUTABLE))
-    return errors
+    return [] if set(scopes) == set(before) else [invalid_value("spec.scopes", scopes, IMMUTABLE)]
 
 
 def _validate_status(new: Document, _old: Document) -> list[FieldError]:
@@ -96,14 +95,14 @@ def _amount_errors(where: str, amounts: Document) -> list[FieldError]:
         errors += _name_errors(path, name)
         value = amount(quantity)
         if value < 0:
-            errors.append(invalid_value(path, quantity, "must be greater than or equal to 0"))
+            errors.append(invalid_value(path, quantity, NOT_NEGATIVE))
         if _is_whole(name) and value % 1:
             errors.append(invalid_value(path, quantity, "must be an integer"))
     return errors
 
 
 def _name_errors(path: str, name: str) -> list[FieldError]:
-    errors = [invalid_value(path, name, problem) for problem in check_qualified_name(name)]
+    errors = of_form(path, name, check_qualified_name)
     if "/" not in name and name not in _standard() and not pod_quota.counts(name):
         errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
         errors.append(invalid_value(path, name, "must be a standard resource for quota"))
@@ -145,37 +144,31 @@ def _conflict(scopes: list[str]) -> bool:
     return any(pair <= set(scopes) for pair in _CONFLICTING)
 
 
-def _cells(quota: Document, now: float) -> tuple[Cell, ...]:
-    used = mapping(quota, "status", "used")
-    requests: list[str] = []
-    limits: list[str] = []
-    for resource, hard in sorted(mapping(quota, "status", "hard").items()):
-        shown = f"{resource}: {used.get(resource, 0)}/{hard}"
-        (limits if resource.startswith("limits.") else requests).append(shown)
-    return name_of(quota), ", ".join(requests), ", ".join(limits), age(quota, now)
+def _amounts(*, limits: bool) -> Callable[[Document], str]:
+    def shown(quota: Document) -> str:
+        used = mapping(quota, "status", "used")
+        hard = sorted(mapping(quota, "status", "hard").items())
+        return ", ".join(
+            f"{name}: {used.get(name, 0)}/{amount}" for name, amount in hard if name.startswith("limits.") is limits
+        )
+
+    return shown
 
 
 RESOURCE_QUOTA: Final = kind.Kind(
     resource=ResourceQuotas,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
-    validate=_validate,
-    validate_update=_validate_update,
-    warnings=kind.no_warnings,
-    status=kind.beside_spec(kind.empty_status, _validate_status),
-    parts=kind.NO_PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
+    rules=Rows(_validate),
+    change_rules=_same_scopes,
+    status=kind.Status(first=kind.empty_status, validate=_validate_status),
     quota=kind.counted_as(ResourceQuotas.plural),
     granted=kind.viewed("status"),
     columns=Printer(
         (
             NAME,
-            Column(name="Request", description="Used and allowed amounts of everything but limits."),
-            Column(name="Limit", description="Used and allowed amounts of limits."),
+            Column("Request", "Used and allowed amounts of everything but limits.", _amounts(limits=False)),
+            Column("Limit", "Used and allowed amounts of limits.", _amounts(limits=True)),
             AGE,
-        ),
-        _cells,
+        )
     ),
 )

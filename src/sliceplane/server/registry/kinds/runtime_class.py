@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, duplicate, while_few
+from sliceplane.api.errors import FieldError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RuntimeClasses
 from sliceplane.kit.names import check_dns_label
-from sliceplane.server.documents.table.columns import AGE, NAME, Column
-from sliceplane.server.registry.kinds.plain import FieldRule, plain_kind, printer
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
+from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import in_go, validate_labels
+from sliceplane.server.registry.validation.rules import Field, Rows, each, only_once
 from sliceplane.server.registry.validation.scheduling import check_tolerations
 
 _IDENTITY: Final = ("key", "operator", "value", "effect")
 
 
-def _validate(document: Document) -> list[FieldError]:
-    scheduling = document.get("scheduling", {})
-    tolerations: list[Document] = scheduling.get("tolerations", [])
-    errors = validate_labels(scheduling.get("nodeSelector", {}), "scheduling.nodeSelector")
-    errors += check_tolerations("scheduling.tolerations", tolerations)
+def _tolerations(path: str, tolerations: list[Document]) -> list[FieldError]:
     seen: set[tuple[str, ...]] = set()
-    for index, toleration in while_few(errors, enumerate(tolerations)):
+
+    def once(where: str, toleration: Document) -> list[FieldError]:
         identity = tuple(toleration.get(member, "") for member in _IDENTITY)
-        if identity in seen:
-            shown = in_go(toleration, *_IDENTITY, "tolerationSeconds", **dict.fromkeys(_IDENTITY, ""))
-            errors.append(duplicate(f"scheduling.tolerations[{index}]", shown))
-        seen.add(identity)
-    return errors
+        shown = in_go(toleration, *_IDENTITY, "tolerationSeconds", **dict.fromkeys(_IDENTITY, ""))
+        return only_once(where, identity, seen, shown)
+
+    return check_tolerations(path, tolerations) + each(path, tolerations, once)
 
 
-RUNTIME_CLASS: Final = plain_kind(
-    RuntimeClasses,
-    (FieldRule("handler", required=True, check=check_dns_label, immutable=True),),
-    printer(NAME, (Column(name="Handler", description="What the container runtime calls it."), "handler"), AGE),
-    validate=_validate,
+RUNTIME_CLASS: Final = kind.Kind(
+    resource=RuntimeClasses,
+    rules=Rows(
+        Field("handler", required=True, form=check_dns_label, immutable=True),
+        Field("scheduling?.nodeSelector", rows=lambda path, labels: validate_labels(labels, path)),
+        Field("scheduling?.tolerations", whole=_tolerations),
+    ),
+    columns=Printer((NAME, Column("Handler", "What the container runtime calls it.", "handler"), AGE)),
 )

@@ -7,15 +7,15 @@ import binascii
 import json
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long, while_few
+from sliceplane.api.errors import FieldError, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Secrets
-from sliceplane.server.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of, text
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.config_map import validate_key
-from sliceplane.server.registry.metadata import IMMUTABLE
+from sliceplane.server.registry.kinds.config_map import DATA_MAX_BYTES, check_kept
+from sliceplane.server.registry.validation.environment import key_problems
+from sliceplane.server.registry.validation.rules import Rows, of_form, unchanged
 
-DATA_MAX_BYTES: Final = 1024 * 1024
 TOKEN_TYPE: Final = "kubernetes.io/service-account-token"
 ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
 #: the keys that must be there and not empty
@@ -25,12 +25,12 @@ _JSON_KEYS: Final = {"kubernetes.io/dockercfg": ".dockercfg", "kubernetes.io/doc
 _MAY_BE_EMPTY: Final = frozenset({"kubernetes.io/tls"})
 
 
-def _validate(document: Document) -> list[FieldError]:
+def _validate(_path: str, document: Document) -> list[FieldError]:
     data: dict[str, str] = document.get("data", {})
     errors: list[FieldError] = []
     size = 0
     for key, value in while_few(errors, data.items()):
-        errors += validate_key(f"data[{key}]", key)
+        errors += of_form(f"data[{key}]", key, key_problems)
         size += len(value) * 3 // 4
     if size > DATA_MAX_BYTES:
         errors.append(too_long("data", DATA_MAX_BYTES))
@@ -48,16 +48,7 @@ def _validate(document: Document) -> list[FieldError]:
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
-    if new.get("type") != old.get("type"):
-        errors.append(invalid_value("type", new.get("type"), IMMUTABLE))
-    if old.get("immutable"):
-        detail = "field is immutable when `immutable` is set"
-        if not new.get("immutable"):
-            errors.append(forbidden_field("immutable", detail))
-        if new.get("data", {}) != old.get("data", {}):
-            errors.append(forbidden_field("data", detail))
-    return errors + _validate(new)
+    return unchanged("type", new, old) + check_kept(new, old) + _validate("", new)
 
 
 def _json(key: str, data: dict[str, str]) -> list[FieldError]:
@@ -86,25 +77,19 @@ def _default(document: Document) -> None:
     document["type"] = document.get("type") or "Opaque"
 
 
-def _cells(secret: Document, now: float) -> tuple[Cell, ...]:
-    return name_of(secret), text(secret, "type"), len(mapping(secret, "data")), age(secret, now)
-
-
-SECRET: Final = kind.stored_as_sent(
+SECRET: Final = kind.Kind(
     resource=Secrets,
     defaults=_default,
-    validate=_validate,
-    validate_update=_validate_update,
-    warnings=kind.no_warnings,
+    rules=Rows(_validate),
+    update_rules=_validate_update,
     quota=kind.counted_as(Secrets.plural),
     granted=kind.EDITED_UNSEEN,
     columns=Printer(
         (
             NAME,
-            Column(name="Type", description="What the data is for."),
-            Column(name="Data", description="How many entries there are."),
+            Column("Type", "What the data is for.", "type"),
+            Column("Data", "How many entries there are.", lambda secret: len(mapping(secret, "data"))),
             AGE,
-        ),
-        _cells,
+        )
     ),
 )

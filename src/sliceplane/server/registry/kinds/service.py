@@ -29,13 +29,10 @@ from sliceplane.server.documents.table.columns import (
     NAME,
     NONE,
     UNKNOWN,
-    Cell,
     Column,
     Printer,
-    age,
     labels_text,
     mapping,
-    name_of,
     number,
     objects,
     text,
@@ -47,6 +44,7 @@ from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import range_spelling, spelling
 from sliceplane.server.registry.validation.load_balancers import validate_service_status
+from sliceplane.server.registry.validation.rules import Rows, fill
 from sliceplane.server.registry.validation.services import (
     ANNOTATION_TOPOLOGY_HINTS,
     ANNOTATION_TOPOLOGY_MODE,
@@ -63,30 +61,27 @@ _DISTRIBUTIONS: Final = ("PreferClose",)
 
 
 def _default(document: Document) -> None:
-    spec = document.setdefault("spec", {})
-    spec["type"] = spec.get("type") or "ClusterIP"
+    port = {"protocol": PROTOCOL_DEFAULT}
+    fill(document, {"+spec": {"type": "ClusterIP", "sessionAffinity": "None", "ports": [port]}})
+    spec = document["spec"]
     if not spec.get("selector"):
         # An empty one selects nothing and does not survive protobuf: there is one spelling of "none".
         spec.pop("selector", None)
-    spec["sessionAffinity"] = spec.get("sessionAffinity") or "None"
     if spec["sessionAffinity"] == "None":
         spec.pop("sessionAffinityConfig", None)
     elif spec["sessionAffinity"] == "ClientIP":
-        config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
-        config.setdefault("timeoutSeconds", AFFINITY_TIMEOUT_DEFAULT_S)
+        fill(spec, {"+sessionAffinityConfig": {"+clientIP": {"timeoutSeconds?": AFFINITY_TIMEOUT_DEFAULT_S}}})
     for port in spec.get("ports", ()):
-        port["protocol"] = port.get("protocol") or PROTOCOL_DEFAULT
-        if port.get("targetPort") in (None, 0, ""):
-            port["targetPort"] = port.get("port", 0)
+        fill(port, {"targetPort": port.get("port", 0)})
     if is_externally_accessible(spec["type"], spec.get("externalIPs")):
-        spec["externalTrafficPolicy"] = spec.get("externalTrafficPolicy") or "Cluster"
+        fill(spec, {"externalTrafficPolicy": "Cluster"})
     if spec["type"] in CLUSTER_IP_TYPES:
-        spec["internalTrafficPolicy"] = spec.get("internalTrafficPolicy") or "Cluster"
+        fill(spec, {"internalTrafficPolicy": "Cluster"})
     if spec["type"] == "LoadBalancer":
-        spec.setdefault("allocateLoadBalancerNodePorts", True)
+        fill(spec, {"allocateLoadBalancerNodePorts?": True})
         for ingress in document.get("status", {}).get("loadBalancer", {}).get("ingress", ()):
             if ingress.get("ip"):
-                ingress["ipMode"] = ingress.get("ipMode") or "VIP"
+                fill(ingress, {"ipMode": "VIP"})
 
 
 def _prepare_create(core: Core, _target: Target, new: Document) -> None:
@@ -131,14 +126,6 @@ def _admit(core: Core, new: Document, old: Document | None) -> None:
     if not kept.issuperset(new["spec"].get("externalIPs") or ()):
         name = new["metadata"].get("name", "")
         raise forbidden(Services.plural, Services.group, name, "Use of external IPs is denied by admission control")
-
-
-def _allocate(core: Core, new: Document, old: Document | None, *, dry_run: bool) -> None:
-    core.services.admit(new, old, dry_run=dry_run)
-
-
-def _claim(core: Core, document: Document, now: float) -> None:
-    core.claim_addresses(document, now)
 
 
 def _usage(service: Object) -> dict[str, int]:
@@ -191,17 +178,9 @@ def _spellings(spec: Document, member: str) -> Iterator[str]:
             yield f"spec.{member}[{index}]: {problem}"
 
 
-def _cells(service: Document, now: float) -> tuple[Cell, ...]:
+def _cluster_ip(service: Document) -> str:
     cluster_ips = texts(service, "spec", "clusterIPs")
-    return (
-        name_of(service),
-        text(service, "spec", "type"),
-        (cluster_ips[0] if cluster_ips else text(service, "spec", "clusterIP")) or NONE,
-        _external_ip(service),
-        ",".join(map(_port, objects(service, "spec", "ports"))) or NONE,
-        age(service, now),
-        labels_text(mapping(service, "spec", "selector")),
-    )
+    return (cluster_ips[0] if cluster_ips else text(service, "spec", "clusterIP")) or NONE
 
 
 def _external_ip(service: Document) -> str:
@@ -234,25 +213,36 @@ SERVICE: Final = kind.Kind(
     defaults=_default,
     prepare_create=_prepare_create,
     prepare_update=_prepare_update,
-    validate=validate_service,
-    validate_update=validate_service_update,
+    rules=Rows(lambda _path, document: validate_service(document)),
+    update_rules=validate_service_update,
     warnings=_warnings,
-    status=kind.beside_spec(lambda _document: {"loadBalancer": {}}, validate_service_status),
-    parts=kind.NO_PARTS,
-    admission=kind.Admission(narrow=_narrow, admit=_admit, allocate=_allocate, claim=_claim),
-    deletion=kind.AT_ONCE,
-    quota=kind.counted(Services.plural, NODE_PORTS, LOAD_BALANCERS, usage=_usage, rises=True),
+    status=kind.Status(first=lambda _document: {"loadBalancer": {}}, validate=validate_service_status),
+    admission=kind.Admission(
+        narrow=_narrow,
+        admit=_admit,
+        allocate=lambda core, new, old, *, dry_run: core.services.admit(new, old, dry_run=dry_run),
+        claim=lambda core, document, now: core.claim_addresses(document, now),
+    ),
+    quota=kind.counted_as(Services.plural, NODE_PORTS, LOAD_BALANCERS, usage=_usage, rises=True),
     granted=kind.edited("status"),
     columns=Printer(
         (
             NAME,
-            Column(name="Type", description="How the service is exposed."),
-            Column(name="Cluster-IP", description="First virtual address of the service inside the cluster."),
-            Column(name="External-IP", description="Addresses under which the service is reached from outside."),
-            Column(name="Port(s)", description="Ports of the service, with node ports where there are any."),
+            Column("Type", "How the service is exposed.", "spec.type"),
+            Column("Cluster-IP", "First virtual address of the service inside the cluster.", _cluster_ip),
+            Column("External-IP", "Addresses under which the service is reached from outside.", _external_ip),
+            Column(
+                "Port(s)",
+                "Ports of the service, with node ports where there are any.",
+                lambda service: ",".join(map(_port, objects(service, "spec", "ports"))) or NONE,
+            ),
             AGE,
-            Column(name="Selector", priority=1, description="Labels that select the service's pods."),
-        ),
-        _cells,
+            Column(
+                "Selector",
+                "Labels that select the service's pods.",
+                lambda service: labels_text(mapping(service, "spec", "selector")),
+                priority=1,
+            ),
+        )
     ),
 )

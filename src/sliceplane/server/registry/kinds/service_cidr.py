@@ -10,54 +10,20 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IPAddresses, ServiceCIDRs
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.server.documents import fields
-from sliceplane.server.documents.table.columns import (
-    AGE,
-    NAME,
-    NONE,
-    Cell,
-    Column,
-    Printer,
-    age,
-    mapping,
-    name_of,
-    text,
-    texts,
-)
+from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, Printer, mapping, text, texts
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
+from sliceplane.server.registry.validation.load_balancers import NOT_A_CIDR
+from sliceplane.server.registry.validation.rules import Field, Rows, filled, needs, unchanged
 
 CIDRS_MAX: Final = 2
-_NOT_A_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 _ONE_OF_EACH: Final = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"
+_PARENT: Final = Rows(Field("group", form=check_dns_subdomain), needs("resource", "name"))
+#: the name is the address (the scheme checks it); the parent is its holder
+_ADDRESS: Final = Rows(Field("spec.parentRef", required=True, rows=_PARENT))
 
 
-def _default(document: Document) -> None:
-    """A spec that always prints."""
-    document.setdefault("spec", {})
-
-
-def _validate_ip_address(document: Document) -> list[FieldError]:
-    """The name is the address (the scheme checks it); the parent is its holder."""
-    path = "spec.parentRef"
-    parent = document.get("spec", {}).get("parentRef")
-    if not parent:
-        return [required(path)]
-    errors = [
-        invalid_value(f"{path}.group", parent["group"], problem)
-        for problem in (check_dns_subdomain(parent["group"]) if parent.get("group") else ())
-    ]
-    errors += [required(f"{path}.{member}") for member in ("resource", "name") if not parent.get(member)]
-    return errors
-
-
-def _validate_ip_address_update(new: Document, old: Document) -> list[FieldError]:
-    before, after = (document.get("spec", {}).get("parentRef") for document in (old, new))
-    if before != after:
-        return [invalid_value("spec.parentRef", after, IMMUTABLE)]
-    return _validate_ip_address(new)
-
-
-def _validate_service_cidr(document: Document) -> list[FieldError]:
+def _validate_service_cidr(_path: str, document: Document) -> list[FieldError]:
     path = "spec.cidrs"
     cidrs: list[str] = document.get("spec", {}).get("cidrs", [])
     if not cidrs:
@@ -85,7 +51,7 @@ def _validate_service_cidr_update(new: Document, old: Document) -> list[FieldErr
         return [invalid_value(path, after, IMMUTABLE)]
     changed = [index for index, cidr in enumerate(before) if after[index] != cidr]
     errors = [invalid_value(f"{path}[{index}]", after[index], IMMUTABLE) for index in changed]
-    return errors or _validate_service_cidr(new)
+    return errors or _validate_service_cidr("", new)
 
 
 def _cidr(cidr: str) -> tuple[str, int]:
@@ -93,56 +59,42 @@ def _cidr(cidr: str) -> tuple[str, int]:
     try:
         network = ipaddress.ip_network(cidr, strict=False)
     except ValueError:
-        return _NOT_A_CIDR, 0
+        return NOT_A_CIDR, 0
     if "/" not in cidr:
-        return _NOT_A_CIDR, 0
+        return NOT_A_CIDR, 0
     return ("" if str(network) == cidr else f'must be in canonical form ("{network}")'), network.version
 
 
-def _service_cidr_cells(cidr: Document, now: float) -> tuple[Cell, ...]:
-    return name_of(cidr), ",".join(texts(cidr, "spec", "cidrs")), age(cidr, now)
-
-
-def _ip_address_cells(address: Document, _now: float) -> tuple[Cell, ...]:
+def _parent(address: Document) -> str:
     """The parent as RESOURCE.GROUP/NAMESPACE/NAME, without what it has not."""
     parent = mapping(address, "spec", "parentRef")
     resource = ".".join(part for part in (text(parent, "resource"), text(parent, "group")) if part)
     parts = (resource.lower(), text(parent, "namespace"), text(parent, "name"))
-    return name_of(address), "/".join(part for part in parts if part) or NONE
+    return "/".join(part for part in parts if part) or NONE
 
 
 SERVICE_CIDR: Final = kind.Kind(
     resource=ServiceCIDRs,
-    defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
-    validate=_validate_service_cidr,
-    validate_update=_validate_service_cidr_update,
-    warnings=kind.no_warnings,
-    status=kind.Status(
-        first=kind.empty_status,
-        validate=kind.no_update_rules,
-        not_written=fields.of_paths([("f:spec",), ("f:metadata",)]),
-        kept=(),
-    ),
-    parts=kind.NO_PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
-    quota=kind.UNCOUNTED,
-    granted=kind.NOT_GRANTED,
+    defaults=filled({"+spec": {}}),
+    rules=Rows(_validate_service_cidr),
+    update_rules=_validate_service_cidr_update,
+    status=kind.Status(first=kind.empty_status, not_written=fields.of_paths([("f:spec",), ("f:metadata",)])),
     columns=Printer(
-        (NAME, Column(name="CIDRs", description="Ranges that cluster IPs are taken from."), AGE), _service_cidr_cells
+        (
+            NAME,
+            Column(
+                "CIDRs",
+                "Ranges that cluster IPs are taken from.",
+                lambda cidr: ",".join(texts(cidr, "spec", "cidrs")),
+            ),
+            AGE,
+        )
     ),
 )
-IP_ADDRESS: Final = kind.stored_as_sent(
+IP_ADDRESS: Final = kind.Kind(
     resource=IPAddresses,
-    defaults=_default,
-    validate=_validate_ip_address,
-    validate_update=_validate_ip_address_update,
-    warnings=kind.no_warnings,
-    quota=kind.UNCOUNTED,
-    granted=kind.NOT_GRANTED,
-    columns=Printer(
-        (NAME, Column(name="ParentRef", description="The object that holds the address.")), _ip_address_cells
-    ),
+    defaults=filled({"+spec": {}}),
+    rules=_ADDRESS,
+    update_rules=lambda new, old: unchanged("spec.parentRef", new, old) or _ADDRESS("", new),
+    columns=Printer((NAME, Column("ParentRef", "The object that holds the address.", _parent))),
 )

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import StatefulSets
 from sliceplane.kit.names import check_dns_label
-from sliceplane.server.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, number
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, number
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.pod_spec import default_claim, validate_template
 from sliceplane.server.registry.kinds.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
     check_at_most_100_percent,
-    check_counts,
     check_int_or_percent,
     check_not_empty,
     check_runs_for_ever,
@@ -27,23 +26,20 @@ from sliceplane.server.registry.kinds.workload import (
     is_selector,
     labels_fit,
     shown_selector,
-    template_cells,
 )
 from sliceplane.server.registry.metadata import check_label_selector, in_go, validate_maps
-from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.annotations import check_pod_annotations
 from sliceplane.server.registry.validation.claims import check_claim_spec
-from sliceplane.server.registry.validation.rules import named, not_negative, one_of
-
-if TYPE_CHECKING:
-    from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.validation.rules import Field, Rows, fill, not_negative
 
 _COUNTS: Final = ("replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas")
 _RETENTION: Final = ("Retain", "Delete")
+_POLICIES: Final = ("OrderedReady", "Parallel")
 _MUTABLE: Final = (
     *("replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit"),
     *("persistentVolumeClaimRetentionPolicy", "minReadySeconds"),
 )
+_POLICY: Final = "must be 'OrderedReady' or 'Parallel'"
 _MAX: Final = "maxUnavailable"
 _IMMUTABLE: Final = (
     "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "
@@ -54,21 +50,26 @@ _KEEPS_ALL: Final = (
 )
 
 
+_DEFAULTS: Final = {
+    "+spec": {
+        "podManagementPolicy": "OrderedReady",
+        "+updateStrategy": {},
+        "+persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        "replicas?": 1,
+        "revisionHistoryLimit?": 10,
+        "serviceName": "",
+    }
+}
+
+
 def _default(document: Document) -> None:
-    spec = document.setdefault("spec", {})
-    spec["podManagementPolicy"] = spec.get("podManagementPolicy") or "OrderedReady"
-    strategy = spec.setdefault("updateStrategy", {})
+    fill(document, _DEFAULTS)
+    spec = document["spec"]
+    strategy = spec["updateStrategy"]
     if not strategy.get("type"):
-        strategy["type"] = "RollingUpdate"
-        strategy.setdefault("rollingUpdate", {})
-    if strategy["type"] == "RollingUpdate" and "rollingUpdate" in strategy:
-        strategy["rollingUpdate"].setdefault("partition", 0)
-    retention = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
-    for member in ("whenDeleted", "whenScaled"):
-        retention[member] = retention.get(member) or "Retain"
-    spec.setdefault("replicas", 1)
-    spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("serviceName", "")
+        fill(strategy, {"type": "RollingUpdate", "+rollingUpdate": {}})
+    if strategy["type"] == "RollingUpdate":
+        fill(strategy, {"rollingUpdate": {"partition?": 0}})
     default_template(spec)
     _default_claims(spec.get("volumeClaimTemplates", ()))
 
@@ -77,15 +78,7 @@ def _default_claims(claims: Iterable[Document]) -> None:
     for claim in claims:
         claim |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
         default_claim(claim)
-        claim["status"] = {**claim.get("status", {}), "phase": claim.get("status", {}).get("phase") or "Pending"}
-
-
-def _prepare_create(_core: Core, _target: Target, new: Document) -> None:
-    drop_max_unavailable(new, None)
-
-
-def _prepare_update(_core: Core, _target: Target, new: Document, old: Document) -> None:
-    drop_max_unavailable(new, old)
+        fill(claim, {"+status": {"phase": "Pending"}})
 
 
 def drop_max_unavailable(new: Document, old: Document | None) -> None:
@@ -94,23 +87,30 @@ def drop_max_unavailable(new: Document, old: Document | None) -> None:
         new["spec"]["updateStrategy"].get("rollingUpdate", {}).pop(_MAX, None)
 
 
+_FIRST_ROWS: Final = Rows(
+    Field("podManagementPolicy", form=lambda policy: () if policy in _POLICIES else (_POLICY,)),
+    lambda _path, spec: _strategy(spec["updateStrategy"]),
+    Field(
+        "persistentVolumeClaimRetentionPolicy",
+        rows=Rows(Field("whenDeleted", choices=_RETENTION), Field("whenScaled", choices=_RETENTION)),
+    ),
+)
+_CLAIMS: Final = Rows(
+    Field("volumeClaimTemplates", rows=lambda path, claim: check_claim_spec(f"{path}.spec", claim.get("spec", {})))
+)
+_COUNT_ROWS: Final = Rows(
+    Field("replicas", minimum=0), Field("minReadySeconds", minimum=0), Field("ordinals?.start", minimum=0)
+)
+
+
 def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
     spec: Document = document["spec"]
-    policy = spec["podManagementPolicy"]
-    errors: list[FieldError] = []
-    if policy not in ("OrderedReady", "Parallel"):
-        errors.append(invalid_value("spec.podManagementPolicy", policy, "must be 'OrderedReady' or 'Parallel'"))
-    errors += _strategy(spec["updateStrategy"])
-    retention = spec["persistentVolumeClaimRetentionPolicy"]
-    for member in ("whenDeleted", "whenScaled"):
-        errors += one_of(member, *_RETENTION)("spec.persistentVolumeClaimRetentionPolicy", retention)
+    errors = _FIRST_ROWS("spec", spec)
     if old is None:
-        for index, claim in while_few(errors, enumerate(spec.get("volumeClaimTemplates", ()))):
-            errors += check_claim_spec(f"spec.volumeClaimTemplates[{index}].spec", claim.get("spec", {}))
-    errors += check_counts(spec, ("replicas", "minReadySeconds"))
-    errors += not_negative("ordinals.start")("spec", {"ordinals.start": spec.get("ordinals", {}).get("start", 0)})
+        errors += _CLAIMS("spec", spec)
+    errors += _COUNT_ROWS("spec", spec)
     if old is None:
-        errors += named("serviceName", check_dns_label)("spec", spec)
+        errors += Field("serviceName", form=check_dns_label)("spec", spec)
     return errors + _selector(spec, old) + check_runs_for_ever("spec.template", spec["template"], "StatefulSet")
 
 
@@ -189,38 +189,22 @@ def _validate_status(new: Document, _old: Document) -> list[FieldError]:
     return check_status_counts(new, counts, _COUNTS[1:], ready="status.readyReplicas")
 
 
-def _cells(stateful_set: Document, now: float) -> tuple[Cell, ...]:
-    ready = number(stateful_set, "status", "readyReplicas")
-    wanted = number(stateful_set, "spec", "replicas")
-    return (name_of(stateful_set), f"{ready}/{wanted}", age(stateful_set, now), *template_cells(stateful_set)[:2])
+def _ready(stateful_set: Document) -> str:
+    return f"{number(stateful_set, 'status', 'readyReplicas')}/{number(stateful_set, 'spec', 'replicas')}"
 
 
 STATEFUL_SET: Final = kind.Kind(
     resource=StatefulSets,
     defaults=_default,
-    prepare_create=_prepare_create,
-    prepare_update=_prepare_update,
-    validate=_validate,
-    validate_update=_validate_update,
+    prepare_create=lambda _core, _target, new: drop_max_unavailable(new, None),
+    prepare_update=lambda _core, _target, new, old: drop_max_unavailable(new, old),
+    rules=Rows(lambda _path, document: _validate(document)),
+    update_rules=_validate_update,
     warnings=_warnings,
-    status=kind.Status(
-        first=lambda _document: {"replicas": 0, "availableReplicas": 0},
-        validate=_validate_status,
-        not_written=kind.SPEC,
-        kept=(),
-    ),
-    parts=kind.NO_PARTS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
-    quota=kind.COUNTED,
+    status=kind.Status(first=lambda _document: {"replicas": 0, "availableReplicas": 0}, validate=_validate_status),
+    quota=kind.Quota(),
     granted=SCALED_WORKLOAD,
     columns=Printer(
-        (
-            NAME,
-            Column(name="Ready", description="Pods that are ready, of those that are wanted."),
-            AGE,
-            *TEMPLATE_COLUMNS[:2],
-        ),
-        _cells,
+        (NAME, Column("Ready", "Pods that are ready, of those that are wanted.", _ready), AGE, *TEMPLATE_COLUMNS[:2])
     ),
 )

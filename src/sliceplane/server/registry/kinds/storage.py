@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required, too_long, while_few
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import (
@@ -27,16 +27,19 @@ from sliceplane.server.documents.table.columns import (
     NONE,
     UNSET,
     Column,
-    flag,
+    Printer,
+    class_column,
+    flag_at,
     member,
     objects,
     text,
+    text_or,
     texts,
 )
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.plain import FieldRule, ShownColumn, marked_name, plain_kind, printer
 from sliceplane.server.registry.kinds.volumes import DEFAULT_CLASS_MARKS
 from sliceplane.server.registry.metadata import IMMUTABLE, check_label_selector
+from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Field, Rows, each, filled, of_form, only_once
 
 _PARAMETERS_MAX: Final = 512
 _BYTES_MAX: Final = 256 * 1024
@@ -59,7 +62,7 @@ def _provisioner(name: str) -> tuple[str, ...]:
     return check_qualified_name(name.lower())
 
 
-def _parameters(document: Document) -> list[FieldError]:
+def _parameters(_path: str, document: Document) -> list[FieldError]:
     parameters: Document = document.get("parameters", {})
     if len(parameters) > _PARAMETERS_MAX:
         return [too_long("parameters", _PARAMETERS_MAX)]
@@ -72,58 +75,50 @@ def _check_size(path: str, texts_by_key: Document) -> list[FieldError]:
     return [too_long(path, _BYTES_MAX)] if size > _BYTES_MAX else []
 
 
-def _flag(name: str, description: str, *path: str) -> ShownColumn:
-    return Column(name=name, type="boolean", description=description), lambda document: flag(document, *path)
+def _flag(name: str, description: str, path: str) -> Column:
+    return Column(name, description, flag_at(path), type="boolean")
 
 
-STORAGE_CLASS: Final = plain_kind(
-    StorageClasses,
-    (
-        FieldRule("provisioner", required=True, check=_provisioner, immutable=True),
-        FieldRule("parameters", immutable=True),
-        FieldRule("reclaimPolicy", default="Delete", choices=("Delete", "Retain"), immutable=True),
-        FieldRule(
-            "volumeBindingMode", default="Immediate", choices=("Immediate", "WaitForFirstConsumer"), immutable=True
-        ),
-        *(
-            FieldRule(f"allowedTopologies[].matchLabelExpressions[].{name}", required=True)
-            for name in ("key", "values")
-        ),
+STORAGE_CLASS: Final = kind.Kind(
+    resource=StorageClasses,
+    defaults=filled({"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"}),
+    rules=Rows(
+        Field("provisioner", required=True, form=_provisioner, immutable=True),
+        Field("parameters", immutable=True),
+        Field("reclaimPolicy", choices=("Delete", "Retain"), immutable=True),
+        Field("volumeBindingMode", choices=("Immediate", "WaitForFirstConsumer"), immutable=True),
+        Field("allowedTopologies[].matchLabelExpressions[].key", required=True),
+        Field("allowedTopologies[].matchLabelExpressions[].values", required=True),
+        _parameters,
     ),
-    printer(
-        marked_name(*DEFAULT_CLASS_MARKS),
-        (Column(name="Provisioner", description="The driver that makes volumes of this class."), "provisioner"),
-        (Column(name="ReclaimPolicy", description="What becomes of a volume when its claim goes."), "reclaimPolicy"),
-        (Column(name="VolumeBindingMode", description="When a claim is bound to a volume."), "volumeBindingMode"),
+    columns=Printer(
         (
-            Column(name="AllowVolumeExpansion", description="Whether volumes may grow."),
-            lambda storage_class: flag(storage_class, "allowVolumeExpansion"),
-        ),
-        AGE,
+            class_column(*DEFAULT_CLASS_MARKS),
+            Column("Provisioner", "The driver that makes volumes of this class.", "provisioner"),
+            Column("ReclaimPolicy", "What becomes of a volume when its claim goes.", "reclaimPolicy"),
+            Column("VolumeBindingMode", "When a claim is bound to a volume.", "volumeBindingMode"),
+            Column("AllowVolumeExpansion", "Whether volumes may grow.", flag_at("allowVolumeExpansion")),
+            AGE,
+        )
     ),
-    validate=_parameters,
 )
-
-VOLUME_ATTRIBUTES_CLASS: Final = plain_kind(
-    VolumeAttributesClasses,
-    (FieldRule("driverName", required=True, check=_provisioner),),
-    printer(
-        NAME, (Column(name="DriverName", description="The driver that honours the parameters."), "driverName"), AGE
+VOLUME_ATTRIBUTES_CLASS: Final = kind.Kind(
+    resource=VolumeAttributesClasses,
+    rules=Rows(
+        Field("driverName", required=True, form=_provisioner),
+        Field("parameters", required="must contain at least one key/value pair"),
+        _parameters,
     ),
-    validate=lambda document: (
-        _parameters(document)
-        if document.get("parameters")
-        else [required("parameters", "must contain at least one key/value pair")]
-    ),
-    validate_update=lambda new, old: [
+    change_rules=lambda new, old: [
         forbidden_field(name, f"updates to {name} are forbidden.")
         for name in ("driverName", "parameters")
         if new.get(name) != old.get(name)
     ],
+    columns=Printer((NAME, Column("DriverName", "The driver that honours the parameters.", "driverName"), AGE)),
 )
 
 
-def _source(attachment: Document) -> list[FieldError]:
+def _source(_path: str, attachment: Document) -> list[FieldError]:
     source = member(attachment, "spec", "source") or {}
     detail = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
     if not source:
@@ -139,23 +134,25 @@ def _attachment_status(new: Document, _old: Document) -> list[FieldError]:
     return errors
 
 
-VOLUME_ATTACHMENT: Final = plain_kind(
-    VolumeAttachments,
-    (
-        FieldRule("spec.attacher", required=True, length=_DRIVER_MAX, check=_driver_name),
-        FieldRule("spec.nodeName", check=check_dns_subdomain, always=True),
-        FieldRule("spec.source.persistentVolumeName", check=check_dns_subdomain),
-        FieldRule("spec", immutable=True),
+VOLUME_ATTACHMENT: Final = kind.Kind(
+    resource=VolumeAttachments,
+    rules=Rows(
+        Field("spec.attacher", required=True, bytes_max=_DRIVER_MAX, form=_driver_name),
+        Field("spec.nodeName", form=check_dns_subdomain, always=True),
+        Field("spec.source.persistentVolumeName", form=check_dns_subdomain),
+        Field("spec", immutable=True),
+        _source,
     ),
-    printer(
-        NAME,
-        (Column(name="Attacher", format="name", description="The driver that attaches."), "spec.attacher"),
-        (Column(name="PV", description="The volume."), "spec.source.persistentVolumeName"),
-        (Column(name="Node", description="The node that the volume is attached to."), "spec.nodeName"),
-        _flag("Attached", "Whether it is attached.", "status", "attached"),
-        AGE,
+    columns=Printer(
+        (
+            NAME,
+            Column("Attacher", "The driver that attaches.", "spec.attacher", format="name"),
+            Column("PV", "The volume.", "spec.source.persistentVolumeName"),
+            Column("Node", "The node that the volume is attached to.", "spec.nodeName"),
+            _flag("Attached", "Whether it is attached.", "status.attached"),
+            AGE,
+        )
     ),
-    validate=_source,
     status=kind.Status(
         first=lambda _attachment: {"attached": False},
         validate=_attachment_status,
@@ -165,24 +162,23 @@ VOLUME_ATTACHMENT: Final = plain_kind(
 )
 
 
-def _driver(driver: Document) -> list[FieldError]:
+def _tokens(_path: str, driver: Document) -> list[FieldError]:
     spec: Document = driver["spec"]
-    errors: list[FieldError] = []
     audiences: set[str] = set()
-    for index, request in while_few(errors, enumerate(spec.get("tokenRequests", ()))):
-        path = f"spec.tokenRequests[{index}]"
-        audience = request.get("audience", "")
-        seconds = request.get("expirationSeconds")
-        if audience in audiences:
-            errors.append(duplicate(f"{path}.audience", audience))
-        elif seconds is not None and seconds < _TOKEN_S_MIN:
-            detail = "may not specify a duration less than 10 minutes"
-            errors.append(invalid_value(f"{path}.expirationSeconds", seconds, detail))
-        audiences.add(audience)
+
+    def request_errors(path: str, request: Document) -> list[FieldError]:
+        return only_once(f"{path}.audience", request.get("audience", ""), audiences) or _REQUEST(path, request)
+
+    errors = each("spec.tokenRequests", spec.get("tokenRequests", ()), request_errors)
     if spec.get(_IN_SECRETS) is not None and not audiences:
         detail = f"{_IN_SECRETS} is set but no tokenRequests are specified"
         errors.append(invalid_value(f"spec.{_IN_SECRETS}", spec[_IN_SECRETS], detail))
     return errors
+
+
+_REQUEST: Final = Field(
+    "expirationSeconds", minimum=_TOKEN_S_MIN, detail="may not specify a duration less than 10 minutes"
+)
 
 
 def _driver_warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
@@ -205,61 +201,64 @@ def _audiences(driver: Document) -> str:
     return ",".join(text(request, "audience") for request in objects(driver, "spec", "tokenRequests"))
 
 
-CSI_DRIVER: Final = plain_kind(
-    CSIDrivers,
-    (
-        FieldRule("spec.attachRequired", default=True),
-        *(FieldRule(f"spec.{name}", default=False) for name in ("podInfoOnMount", "requiresRepublish", "seLinuxMount")),
-        FieldRule("spec.storageCapacity", default=False),
-        FieldRule(
-            "spec.fsGroupPolicy",
-            default="ReadWriteOnceWithFSType",
-            choices=("File", "None", "ReadWriteOnceWithFSType"),
-        ),
-        FieldRule("spec.volumeLifecycleModes", default=["Persistent"], choices=("Persistent", "Ephemeral")),
-        FieldRule(
+CSI_DRIVER: Final = kind.Kind(
+    resource=CSIDrivers,
+    defaults=filled(
+        {
+            "+spec": {
+                "attachRequired?": True,
+                **dict.fromkeys(("podInfoOnMount", "requiresRepublish", "seLinuxMount", "storageCapacity"), False),
+                "fsGroupPolicy": "ReadWriteOnceWithFSType",
+                "volumeLifecycleModes": ["Persistent"],
+            }
+        }
+    ),
+    rules=Rows(
+        Field("spec.fsGroupPolicy", choices=("File", "None", "ReadWriteOnceWithFSType")),
+        Field("spec.volumeLifecycleModes", choices=("Persistent", "Ephemeral")),
+        Field(
             "spec.nodeAllocatableUpdatePeriodSeconds",
             minimum=10,
-            too_small="must be greater than or equal to {} seconds",
+            detail="must be greater than or equal to 10 seconds",
         ),
+        _tokens,
     ),
-    printer(
-        NAME,
-        _flag("AttachRequired", "Whether volumes are attached before they are mounted.", "spec", "attachRequired"),
-        _flag("PodInfoOnMount", "Whether the driver receives the Pod's names.", "spec", "podInfoOnMount"),
-        _flag("StorageCapacity", "Whether the driver publishes its capacity.", "spec", "storageCapacity"),
-        (Column(name="TokenRequests", description="Audiences of the tokens that the driver gets."), _audiences),
-        _flag("RequiresRepublish", "Whether mounts are renewed from time to time.", "spec", "requiresRepublish"),
+    columns=Printer(
         (
-            Column(name="Modes", description="Which volumes the driver makes."),
-            lambda driver: ",".join(texts(driver, "spec", "volumeLifecycleModes")) or NONE,
-        ),
-        AGE,
+            NAME,
+            _flag("AttachRequired", "Whether volumes are attached before they are mounted.", "spec.attachRequired"),
+            _flag("PodInfoOnMount", "Whether the driver receives the Pod's names.", "spec.podInfoOnMount"),
+            _flag("StorageCapacity", "Whether the driver publishes its capacity.", "spec.storageCapacity"),
+            Column("TokenRequests", "Audiences of the tokens that the driver gets.", _audiences),
+            _flag("RequiresRepublish", "Whether mounts are renewed from time to time.", "spec.requiresRepublish"),
+            Column(
+                "Modes",
+                "Which volumes the driver makes.",
+                lambda driver: ",".join(texts(driver, "spec", "volumeLifecycleModes")) or NONE,
+            ),
+            AGE,
+        )
     ),
-    validate=_driver,
     warnings=_driver_warnings,
-    validate_update=_driver_update,
+    change_rules=_driver_update,
 )
 
 
-def _node_drivers(node: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _node_drivers(_path: str, node: Document) -> list[FieldError]:
     names: set[str] = set()
-    for index, driver in while_few(errors, enumerate(objects(node, "spec", "drivers"))):
-        path = f"spec.drivers[{index}]"
-        name = driver.get("name", "")
+
+    def driver_errors(path: str, driver: Document) -> list[FieldError]:
+        errors: list[FieldError] = []
         if len(driver.get("nodeID", "")) > _NODE_ID_MAX:
             detail = f"must be {_NODE_ID_MAX} characters or less"
             errors.append(invalid_value(f"{path}.nodeID", driver["nodeID"], detail))
-        if name in names:
-            errors.append(duplicate(f"{path}.name", name))
-        names.add(name)
+        errors += only_once(f"{path}.name", driver.get("name", ""), names)
         keys: set[str] = set()
         for key in while_few(errors, driver.get("topologyKeys", ())):
-            errors += [duplicate(path, key)] if key in keys else []
-            errors += [invalid_value(path, key, problem) for problem in check_qualified_name(key)]
-            keys.add(key)
-    return errors
+            errors += only_once(path, key, keys) + of_form(path, key, check_qualified_name)
+        return errors
+
+    return each("spec.drivers", objects(node, "spec", "drivers"), driver_errors)
 
 
 def _node_update(new: Document, old: Document) -> list[FieldError]:
@@ -277,47 +276,50 @@ def _node_update(new: Document, old: Document) -> list[FieldError]:
     ]
 
 
-CSI_NODE: Final = plain_kind(
-    CSINodes,
-    (
-        FieldRule("spec.drivers[].name", required=True, length=_DRIVER_MAX, check=_driver_name),
-        FieldRule("spec.drivers[].nodeID", required=True),
-        FieldRule("spec.drivers[].allocatable?.count", minimum=0),
+CSI_NODE: Final = kind.Kind(
+    resource=CSINodes,
+    rules=Rows(
+        Field("spec.drivers[].name", required=True, bytes_max=_DRIVER_MAX, form=_driver_name),
+        Field("spec.drivers[].nodeID", required=True),
+        Field("spec.drivers[].allocatable?.count", minimum=0),
+        _node_drivers,
     ),
-    printer(
-        NAME,
+    columns=Printer(
         (
-            Column(name="Drivers", type="integer", description="How many drivers have registered on the node."),
-            lambda node: len(objects(node, "spec", "drivers")),
-        ),
-        AGE,
+            NAME,
+            Column(
+                "Drivers",
+                "How many drivers have registered on the node.",
+                lambda node: len(objects(node, "spec", "drivers")),
+                type="integer",
+            ),
+            AGE,
+        )
     ),
-    validate=_node_drivers,
-    validate_update=_node_update,
+    change_rules=_node_update,
 )
 
 
-def _capacity(document: Document) -> list[FieldError]:
+def _capacity(_path: str, document: Document) -> list[FieldError]:
     errors = check_label_selector("nodeTopology", document.get("nodeTopology"))
     if amount(document.get("capacity", 0)) < 0:
-        errors.append(invalid_value("capacity", document["capacity"], "must be greater than or equal to 0"))
+        errors.append(invalid_value("capacity", document["capacity"], NOT_NEGATIVE))
     return errors
 
 
-CSI_STORAGE_CAPACITY: Final = plain_kind(
-    CSIStorageCapacities,
-    (
-        FieldRule("nodeTopology", immutable=True),
-        FieldRule("storageClassName", check=check_dns_subdomain, always=True, immutable=True),
+CSI_STORAGE_CAPACITY: Final = kind.Kind(
+    resource=CSIStorageCapacities,
+    rules=Rows(
+        Field("nodeTopology", immutable=True),
+        Field("storageClassName", form=check_dns_subdomain, always=True, immutable=True),
+        _capacity,
     ),
-    printer(
-        NAME,
-        (Column(name="StorageClassName", description="The class that the capacity is of."), "storageClassName"),
+    columns=Printer(
         (
-            Column(name="Capacity", description="The capacity that is left."),
-            lambda capacity: text(capacity, "capacity") or UNSET,
-        ),
+            NAME,
+            Column("StorageClassName", "The class that the capacity is of.", "storageClassName"),
+            Column("Capacity", "The capacity that is left.", text_or(UNSET, "capacity")),
+        )
     ),
-    validate=_capacity,
-    quota=kind.COUNTED,
+    quota=kind.Quota(),
 )

@@ -10,11 +10,9 @@ Rules are those of ``pkg/apis/core/validation/validation.go``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, Final
 
 from sliceplane.api.core import PersistentVolumeClaim
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
@@ -22,12 +20,23 @@ from sliceplane.api.meta import Document, Object
 from sliceplane.api.quantity import amount, exact
 from sliceplane.api.scheme import PersistentVolumeClaims, PersistentVolumes, StorageClasses
 from sliceplane.kit.names import check_dns_subdomain
-from sliceplane.server.documents.table.columns import AGE, NAME, UNSET, Column, mapping, member, text, texts
+from sliceplane.server.documents.table.columns import (
+    AGE,
+    NAME,
+    UNSET,
+    Column,
+    Printer,
+    mapping,
+    member,
+    text,
+    text_or,
+    texts,
+)
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.plain import FieldRule, default_object, plain_kind, printer
 from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.types import Target
-from sliceplane.server.registry.validation.claims import check_claim_spec
+from sliceplane.server.registry.validation.claims import check_claim_spec, check_pod_mode
+from sliceplane.server.registry.validation.rules import Field, Rows, at, fill, filled, no_way_up
 from sliceplane.server.registry.validation.scheduling import check_node_selector
 
 if TYPE_CHECKING:
@@ -53,21 +62,12 @@ _COUNTED: Final = (PersistentVolumeClaims.plural, "requests.storage")
 
 
 def _default_claim(claim: Document) -> None:
-    spec = claim.setdefault("spec", {})
-    spec.setdefault("volumeMode", "Filesystem")
-    claim["status"] = {"phase": "Pending", **claim.get("status", {})}
+    fill(claim, {"+spec": {"volumeMode?": "Filesystem"}, "+status": {"phase?": "Pending"}})
+    spec = claim["spec"]
     source = spec.get("dataSource") or spec.get("dataSourceRef")
     if source and not spec.get("dataSourceRef", {}).get("namespace"):
         spec.setdefault("dataSource", dict(source))
         spec.setdefault("dataSourceRef", dict(source))
-
-
-def _check_pod_mode(path: str, spec: Document) -> list[FieldError]:
-    modes = set(spec.get("accessModes", ()))
-    if "ReadWriteOncePod" in modes and modes & (MODES.keys() - {"ReadWriteOncePod"}):
-        detail = "may not use ReadWriteOncePod with other access modes"
-        return [forbidden_field(f"{path}.accessModes", detail)]
-    return []
 
 
 def _validate_claim_update(new: Document, old: Document) -> list[FieldError]:
@@ -81,16 +81,9 @@ def _validate_claim_update(new: Document, old: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     if _without(new["spec"], free) != _without(before, free):
         errors.append(forbidden_field("spec", _CLAIM_IS_IMMUTABLE))
-    sizes = [
-        amount(member(document, *path) or 0)
-        for document, path in (
-            (new, ("spec", "resources", "requests", "storage")),
-            (old, ("spec", "resources", "requests", "storage")),
-            (old, ("status", "capacity", "storage")),
-        )
-    ]
-    if sizes[0] < sizes[1] and sizes[0] <= sizes[2]:
-        path = "spec.resources.requests.storage"
+    path = "spec.resources.requests.storage"
+    size = amount(at(new, path) or 0)
+    if size < amount(at(old, path) or 0) and size <= amount(at(old, "status.capacity.storage") or 0):
         errors.append(forbidden_field(path, "field can not be less than status.capacity"))
     return errors
 
@@ -102,7 +95,7 @@ def _without(spec: Document, names: list[str]) -> Document:
 def _choose_class(core: Core, _target: Target, claim: Document) -> None:
     """A new claim that names no class gets the default."""
     if "storageClassName" not in claim["spec"] and _CLASS not in claim["metadata"].get("annotations", {}):
-        name = default_object(core, StorageClasses, *DEFAULT_CLASS_MARKS)
+        name = kind.default_object(core, StorageClasses, *DEFAULT_CLASS_MARKS)
         if name is not None:
             claim["spec"]["storageClassName"] = name
 
@@ -138,56 +131,52 @@ def _phase(document: Document) -> str:
     return "Terminating" if member(document, "metadata", "deletionTimestamp") else text(document, "status", "phase")
 
 
-def _modes(document: Document, part: str) -> str:
-    given = texts(document, part, "accessModes")
-    return ",".join(short for mode, short in MODES.items() if mode in given)
+def _modes(part: str) -> Callable[[Document], str]:
+    def shown(document: Document) -> str:
+        modes = texts(document, part, "accessModes")
+        return ",".join(short for mode, short in MODES.items() if mode in modes)
+
+    return shown
 
 
-def _or_unset(*path: str) -> Any:
-    return lambda document: text(document, *path) or UNSET
+def _if_bound(shown: Callable[[Document], str]) -> Callable[[Document], str]:
+    return lambda claim: shown(claim) if text(claim, "spec", "volumeName") else ""
 
 
 _SHARED_COLUMNS: Final = (
-    (Column(name="StorageClass", description="The StorageClass that it belongs to."), _class_of),
-    (
-        Column(name="VolumeAttributesClass", description="The VolumeAttributesClass that it belongs to."),
-        _or_unset("spec", "volumeAttributesClassName"),
+    Column("StorageClass", "The StorageClass that it belongs to.", _class_of),
+    Column(
+        "VolumeAttributesClass",
+        "The VolumeAttributesClass that it belongs to.",
+        text_or(UNSET, "spec.volumeAttributesClassName"),
     ),
 )
-_VOLUME_MODE: Final = (
-    Column(name="VolumeMode", priority=1, description="Whether it is a file system or a block device."),
-    _or_unset("spec", "volumeMode"),
+_VOLUME_MODE: Final = Column(
+    "VolumeMode", "Whether it is a file system or a block device.", text_or(UNSET, "spec.volumeMode"), priority=1
 )
-
-_PLAIN_CLAIM: Final = plain_kind(
-    PersistentVolumeClaims,
-    (),
-    printer(
-        NAME,
-        (Column(name="Status", description="Where the claim is in its life."), _phase),
-        (Column(name="Volume", description="The PersistentVolume that the claim is bound to."), "spec.volumeName"),
+PERSISTENT_VOLUME_CLAIM: Final = kind.Kind(
+    resource=PersistentVolumeClaims,
+    defaults=_default_claim,
+    prepare_create=_choose_class,
+    rules=Rows(lambda _path, claim: check_claim_spec("spec", claim["spec"])),
+    change_rules=_validate_claim_update,
+    columns=Printer(
         (
-            Column(name="Capacity", description="The size of the bound volume."),
-            lambda claim: (
-                (text(claim, "status", "capacity", "storage") or "0") if text(claim, "spec", "volumeName") else ""
-            ),
-        ),
-        (
-            Column(name="Access Modes", description="How the bound volume may be mounted."),
-            lambda claim: _modes(claim, "status") if text(claim, "spec", "volumeName") else "",
-        ),
-        *_SHARED_COLUMNS,
-        AGE,
-        _VOLUME_MODE,
+            NAME,
+            Column("Status", "Where the claim is in its life.", _phase),
+            Column("Volume", "The PersistentVolume that the claim is bound to.", "spec.volumeName"),
+            Column("Capacity", "The size of the bound volume.", _if_bound(text_or("0", "status.capacity.storage"))),
+            Column("Access Modes", "How the bound volume may be mounted.", _if_bound(_modes("status"))),
+            *_SHARED_COLUMNS,
+            AGE,
+            _VOLUME_MODE,
+        )
     ),
-    validate=lambda claim: check_claim_spec("spec", claim["spec"]),
-    validate_update=_validate_claim_update,
-    status=kind.beside_spec(lambda _claim: {"phase": "Pending"}, kind.no_update_rules),
-    quota=replace(kind.counted(*_COUNTED, usage=_usage, rises=True), counts=is_class_quota),
+    status=kind.Status(first=lambda _claim: {"phase": "Pending"}),
+    quota=kind.Quota(names=_COUNTED, usage=_usage, rises=True, counts=is_class_quota),
     granted=kind.edited("status"),
     warnings=_warnings,
 )
-PERSISTENT_VOLUME_CLAIM: Final = replace(_PLAIN_CLAIM, defaults=_default_claim, prepare_create=_choose_class)
 
 #: what each source of a volume must say
 SOURCES: Final[dict[str, tuple[str, ...]]] = {
@@ -216,24 +205,18 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def _no_steps_back(path: str) -> tuple[str, ...]:
-    return ("must not contain '..'",) if ".." in path.split("/") else ()
-
-
 VOLUME_RULES: Final = (
-    FieldRule("status.phase", default="Pending"),
-    FieldRule("spec.accessModes", required=True, choices=tuple(sorted(MODES))),
-    FieldRule("spec.capacity", required=True),
-    FieldRule("spec.persistentVolumeReclaimPolicy", default="Retain", choices=("Delete", "Recycle", "Retain")),
-    FieldRule("spec.nodeAffinity?.required", required=True),
-    *(FieldRule(f"spec.{source}?.{name}", required=True) for source, names in SOURCES.items() for name in names),
-    FieldRule("spec.quobyte?.registry", required="must be a host:port pair or multiple pairs separated by commas"),
-    FieldRule("spec.quobyte?.volume", required=True),
-    FieldRule("spec.hostPath?.type", default=""),
-    *(FieldRule(f"spec.{source}?.path", check=_no_steps_back) for source in ("hostPath", "local")),
-    FieldRule("spec.storageClassName", check=check_dns_subdomain),
-    FieldRule("spec.volumeMode", default="Filesystem", choices=("Block", "Filesystem")),
-    FieldRule("spec.volumeAttributesClassName", check=check_dns_subdomain),
+    Field("spec.accessModes", required=True, choices=tuple(sorted(MODES))),
+    Field("spec.capacity", required=True),
+    Field("spec.persistentVolumeReclaimPolicy", choices=("Delete", "Recycle", "Retain")),
+    Field("spec.nodeAffinity?.required", required=True),
+    *(Field(f"spec.{source}?.{name}", required=True) for source, names in SOURCES.items() for name in names),
+    Field("spec.quobyte?.registry", required="must be a host:port pair or multiple pairs separated by commas"),
+    Field("spec.quobyte?.volume", required=True),
+    *(Field(f"spec.{source}?.path", form=no_way_up) for source in ("hostPath", "local")),
+    Field("spec.storageClassName", form=check_dns_subdomain),
+    Field("spec.volumeMode", choices=("Block", "Filesystem")),
+    Field("spec.volumeAttributesClassName", form=check_dns_subdomain),
 )
 
 
@@ -241,9 +224,9 @@ def _sources(spec: Document) -> list[str]:
     return [name for name in SOURCES if name in spec]
 
 
-def _validate_volume(volume: Document) -> list[FieldError]:
+def _validate_volume(_path: str, volume: Document) -> list[FieldError]:
     spec: Document = volume["spec"]
-    errors = _check_pod_mode("spec", spec)
+    errors = check_pod_mode("spec", spec)
     capacity: Document = spec.get("capacity", {})
     if set(capacity) != {"storage"}:
         errors.append(not_supported("spec.capacity", capacity, ("storage",)))
@@ -286,32 +269,38 @@ def _claim_of(volume: Document) -> str:
     return f"{text(reference, 'namespace')}/{text(reference, 'name')}" if reference else ""
 
 
-PERSISTENT_VOLUME: Final = plain_kind(
-    PersistentVolumes,
-    VOLUME_RULES,
-    printer(
-        NAME,
-        (
-            Column(name="Capacity", description="The size of the volume."),
-            lambda volume: text(volume, "spec", "capacity", "storage") or "0",
-        ),
-        (
-            Column(name="Access Modes", description="How the volume may be mounted."),
-            lambda volume: _modes(volume, "spec"),
-        ),
-        (
-            Column(name="Reclaim Policy", description="What becomes of the volume when its claim goes."),
-            "spec.persistentVolumeReclaimPolicy",
-        ),
-        (Column(name="Status", description="Where the volume is in its life."), _phase),
-        (Column(name="Claim", description="The claim that the volume is bound to."), _claim_of),
-        *_SHARED_COLUMNS,
-        (Column(name="Reason", description="Why the volume is in this state."), "status.reason"),
-        AGE,
-        _VOLUME_MODE,
+PERSISTENT_VOLUME: Final = kind.Kind(
+    resource=PersistentVolumes,
+    defaults=filled(
+        {
+            "+status": {"phase": "Pending"},
+            "+spec": {
+                "persistentVolumeReclaimPolicy": "Retain",
+                "hostPath": {"type": ""},
+                "volumeMode": "Filesystem",
+            },
+        }
     ),
-    validate=_validate_volume,
-    validate_update=_validate_volume_update,
-    status=kind.beside_spec(lambda _volume: {"phase": "Pending"}, kind.no_update_rules),
+    rules=Rows(*VOLUME_RULES, _validate_volume),
+    change_rules=_validate_volume_update,
+    columns=Printer(
+        (
+            NAME,
+            Column("Capacity", "The size of the volume.", text_or("0", "spec.capacity.storage")),
+            Column("Access Modes", "How the volume may be mounted.", _modes("spec")),
+            Column(
+                "Reclaim Policy",
+                "What becomes of the volume when its claim goes.",
+                "spec.persistentVolumeReclaimPolicy",
+            ),
+            Column("Status", "Where the volume is in its life.", _phase),
+            Column("Claim", "The claim that the volume is bound to.", _claim_of),
+            *_SHARED_COLUMNS,
+            Column("Reason", "Why the volume is in this state.", "status.reason"),
+            AGE,
+            _VOLUME_MODE,
+        )
+    ),
+    status=kind.Status(first=lambda _volume: {"phase": "Pending"}),
     warnings=_warnings,
 )

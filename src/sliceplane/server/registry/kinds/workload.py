@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from sliceplane.api.errors import FieldError, StatusError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldError, StatusError, forbidden_field, invalid_value, required
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.selectors.labels import LabelRequirements, from_label_selector
 from sliceplane.server.documents.table.columns import (
     AGE,
     NAME,
     NONE,
-    Cell,
     Column,
-    age,
     mapping,
-    name_of,
-    number,
+    number_at,
     objects,
     text,
 )
 from sliceplane.server.registry.kinds.kind import Granted
 from sliceplane.server.registry.kinds.pod_spec import default_pod_spec, validate_template
 from sliceplane.server.registry.metadata import IMMUTABLE, check_label_selector, in_go
+from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, among, not_negative
 
-NOT_NEGATIVE = "must be greater than or equal to 0"
 _PERCENT = re.compile("[0-9]+%")
 _PERCENT_SHAPE = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for "
@@ -35,11 +33,6 @@ _PERCENT_SHAPE = (
 )
 #: further digits do not change whether a percentage is too large
 _DIGITS_MAX = 10
-TEMPLATE_COLUMNS: Final = (
-    Column(name="Containers", priority=1, description="Names of the template's containers."),
-    Column(name="Images", priority=1, description="Images of the template's containers."),
-    Column(name="Selector", priority=1, description="Labels that select the pods."),
-)
 
 
 def default_template(spec: Document) -> None:
@@ -48,22 +41,12 @@ def default_template(spec: Document) -> None:
     default_pod_spec(template.setdefault("spec", {}))
 
 
-def check_counts(spec: Document, members: tuple[str, ...]) -> list[FieldError]:
-    return [
-        invalid_value(f"spec.{member}", spec[member], NOT_NEGATIVE) for member in members if spec.get(member, 0) < 0
-    ]
-
-
 def check_status_counts(
     document: Document, members: tuple[str, ...], bounded: tuple[str, ...] = (), *, ready: str = "readyReplicas"
 ) -> list[FieldError]:
     """Counts of the status; those of *bounded* are at most ``status.replicas``.  *ready* is its name in a message."""
     status: Document = document.get("status", {})
-    errors = [
-        invalid_value(f"status.{member}", status[member], NOT_NEGATIVE)
-        for member in members
-        if status.get(member, 0) < 0
-    ]
+    errors = not_negative(*members)("status", status)
     errors += [
         invalid_value(f"status.{member}", status.get(member, 0), "cannot be greater than status.replicas")
         for member in bounded
@@ -114,10 +97,8 @@ def check_template(path: str, template: Document, kind: str, old: Document | Non
 
 
 def check_runs_for_ever(path: str, template: Document, kind: str) -> list[FieldError]:
-    errors: list[FieldError] = []
     pod = template.get("spec", {})
-    if pod.get("restartPolicy") != "Always":
-        errors.append(not_supported(f"{path}.spec.restartPolicy", pod.get("restartPolicy", ""), ("Always",)))
+    errors = among(f"{path}.spec.restartPolicy", pod.get("restartPolicy", ""), ("Always",))
     if "activeDeadlineSeconds" in pod:
         detail = f"activeDeadlineSeconds in {kind} is not Supported"
         errors.append(forbidden_field(f"{path}.spec.activeDeadlineSeconds", detail))
@@ -166,15 +147,6 @@ def shown_selector(selector: Document | None) -> Document | None:
     return shown
 
 
-def template_cells(document: Document) -> tuple[str, str, str]:
-    containers = objects(document, "spec", "template", "spec", "containers")
-    return (
-        ",".join(text(container, "name") for container in containers),
-        ",".join(text(container, "image") for container in containers),
-        selector_text(mapping(document, "spec", "selector")),
-    )
-
-
 def selector_text(selector: Document) -> str:
     try:
         return str(_requirements(selector)) or NONE
@@ -212,26 +184,31 @@ def int_or_percent(value: Any) -> int:
 
 
 #: as many as wanted, and edited as that, too
-SCALED_WORKLOAD: Final = Granted(view=("", "scale"), edit_reads=(), edit=("", "scale"), admin=())
+SCALED_WORKLOAD: Final = Granted(view=("", "scale"), edit=("", "scale"))
 
 
+def _of_containers(member: str) -> Callable[[Document], str]:
+    return lambda workload: ",".join(
+        text(container, member) for container in objects(workload, "spec", "template", "spec", "containers")
+    )
+
+
+SELECTOR_COLUMN: Final = Column(
+    "Selector",
+    "Labels that select the pods.",
+    lambda workload: selector_text(mapping(workload, "spec", "selector")),
+    priority=1,
+)
+TEMPLATE_COLUMNS: Final = (
+    Column("Containers", "Names of the template's containers.", _of_containers("name"), priority=1),
+    Column("Images", "Images of the template's containers.", _of_containers("image"), priority=1),
+    SELECTOR_COLUMN,
+)
 #: of what keeps a number of Pods
 REPLICAS_COLUMNS: Final = (
     NAME,
-    Column(name="Desired", type="integer", description="Pods that are wanted."),
-    Column(name="Current", type="integer", description="Pods that there are."),
-    Column(name="Ready", type="integer", description="Pods that are ready."),
+    Column("Desired", "Pods that are wanted.", number_at("spec.replicas"), type="integer"),
+    Column("Current", "Pods that there are.", number_at("status.replicas"), type="integer"),
+    Column("Ready", "Pods that are ready.", number_at("status.readyReplicas"), type="integer"),
     AGE,
-    *TEMPLATE_COLUMNS,
 )
-
-
-def replicas_cells(workload: Document, now: float) -> tuple[Cell, ...]:
-    """Those before the template's."""
-    return (
-        name_of(workload),
-        number(workload, "spec", "replicas"),
-        number(workload, "status", "replicas"),
-        number(workload, "status", "readyReplicas"),
-        age(workload, now),
-    )

@@ -143,6 +143,13 @@ def check_number(path: str, value: Any) -> list[FieldError]:
     return [] if is_port(value) else [invalid_value(path, value, PORT_RANGE)]
 
 
+def check_port(path: str, port: int | str) -> list[FieldError]:
+    """A number or the name of a port."""
+    if isinstance(port, int):
+        return check_number(path, port)
+    return [invalid_value(path, port, problem) for problem in iana_name_problems(port)]
+
+
 def check_protocol(path: str, value: str | None) -> list[FieldError]:
     if not value:
         return [required(path)]

@@ -11,7 +11,7 @@ from typing import Final
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, while_few
 from sliceplane.api.meta import Document
-from sliceplane.server.registry.validation.rules import way_down
+from sliceplane.server.registry.validation.rules import of_form, way_down
 from sliceplane.server.registry.validation.security import containers_of
 
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -56,7 +56,7 @@ def _seccomp(path: str, profile: str) -> list[FieldError]:
     if profile in (_RUNTIME, "docker/default", _UNCONFINED):
         return []
     if profile.startswith(_LOCALHOST):
-        return way_down(path, profile.removeprefix(_LOCALHOST))
+        return of_form(path, profile.removeprefix(_LOCALHOST), way_down)
     return [invalid_value(path, profile, "must be a valid seccomp profile")]
 
 

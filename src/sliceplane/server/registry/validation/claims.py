@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.server.registry.metadata import check_label_selector, validate_maps
 from sliceplane.server.registry.validation.resources import text_of
-from sliceplane.server.registry.validation.rules import check, named, needs, one_of
+from sliceplane.server.registry.validation.rules import Field, Rows, among, needs
 
 ACCESS_MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _CLAIM: Final = "PersistentVolumeClaim"
@@ -44,48 +44,51 @@ def check_claim_spec(path: str, spec: Document) -> list[FieldError]:
     errors = needs("accessModes", detail="at least 1 access mode is required")(path, spec)
     errors += check_label_selector(f"{path}.selector", spec.get("selector"))
     for mode in while_few(errors, modes):
-        if mode not in ACCESS_MODES:
-            errors.append(not_supported(f"{path}.accessModes", mode, ACCESS_MODES))
-    if "ReadWriteOncePod" in modes and any(mode in ACCESS_MODES[:-1] for mode in modes):
-        detail = "may not use ReadWriteOncePod with other access modes"
-        errors.append(forbidden_field(f"{path}.accessModes", detail))
+        errors += among(f"{path}.accessModes", mode, ACCESS_MODES)
+    errors += check_pod_mode(path, spec)
     where = f"{path}.resources[storage]"
     size = spec.get("resources", {}).get("requests", {}).get("storage")
     if size is None:
         errors.append(required(where))
     elif exact(size) <= 0:
         errors.append(invalid_value(where, text_of(size), "must be greater than zero"))
-    errors += check(
-        path, spec, (named("storageClassName", check_dns_subdomain), one_of("volumeMode", "Block", "Filesystem"))
-    )
-    return errors + _sources(path, spec) + named("volumeAttributesClassName", check_dns_subdomain)(path, spec)
+    return errors + _LAST_ROWS(path, spec)
 
 
-def _sources(path: str, spec: Document) -> list[FieldError]:
-    """From which volume or snapshot the data comes."""
+def check_pod_mode(path: str, spec: Document) -> list[FieldError]:
+    modes = spec.get("accessModes", ())
+    if "ReadWriteOncePod" not in modes or not any(mode in ACCESS_MODES[:-1] for mode in modes):
+        return []
+    return [forbidden_field(f"{path}.accessModes", "may not use ReadWriteOncePod with other access modes")]
+
+
+def _same_source(path: str, spec: Document) -> list[FieldError]:
     source = spec.get("dataSource")
     reference = spec.get("dataSourceRef")
-    errors: list[FieldError] = []
-    # As upstream: a group that is given is not checked where there is an older object to compare with.
-    if source is not None:
-        errors += _reference(f"{path}.dataSource", source)
-    if reference is not None:
-        errors += _reference(f"{path}.dataSourceRef", reference)
-        errors += named("namespace", check_dns_label)(f"{path}.dataSourceRef", reference)
     if source is None or reference is None:
-        return errors
+        return []
     detail = ""
     if reference.get("namespace"):
         detail = "may not be specified when dataSourceRef.namespace is specified"
     elif any(source.get(member) != reference.get(member) for member in ("apiGroup", "kind", "name")):
         detail = "must match dataSourceRef"
-    return [*errors, invalid_value(path, {}, detail)] if detail else errors
+    return [invalid_value(path, {}, detail)] if detail else []
 
 
-def _reference(path: str, reference: Document) -> list[FieldError]:
-    errors = needs("name", "kind")(path, reference)
+def _default_group(path: str, reference: Document) -> list[FieldError]:
     kind = reference.get("kind", "")
-    if not reference.get("apiGroup") and kind != _CLAIM:
-        detail = f"must be '{_CLAIM}' when referencing the default apiGroup"
-        errors.append(invalid_value(path, kind, detail))
-    return errors + named("apiGroup", check_dns_subdomain)(path, reference)
+    if reference.get("apiGroup") or kind == _CLAIM:
+        return []
+    return [invalid_value(path, kind, f"must be '{_CLAIM}' when referencing the default apiGroup")]
+
+
+_REFERENCE: Final = Rows(needs("name", "kind"), _default_group, Field("apiGroup", form=check_dns_subdomain))
+_LAST_ROWS: Final = Rows(
+    Field("storageClassName", form=check_dns_subdomain),
+    Field("volumeMode", choices=("Block", "Filesystem")),
+    # As upstream: a group that is given is not checked where there is an older object to compare with.
+    Field("dataSource", rows=_REFERENCE),
+    Field("dataSourceRef", rows=Rows(_REFERENCE, Field("namespace", form=check_dns_label))),
+    _same_source,
+    Field("volumeAttributesClassName", form=check_dns_subdomain),
+)

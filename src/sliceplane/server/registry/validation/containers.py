@@ -6,26 +6,24 @@ The messages and the order of complaints are those of Kubernetes (pkg/apis/core/
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from sliceplane.api.errors import (
     FieldError,
-    duplicate,
     forbidden_field,
     invalid_value,
     missing_value,
     required,
-    too_many,
     while_few,
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_label
-from sliceplane.server.registry.validation.addresses import check_number, check_protocol, iana_name_problems
-from sliceplane.server.registry.validation.environment import check_env, check_env_from
+from sliceplane.server.registry.validation.addresses import check_number, check_port, check_protocol, iana_name_problems
+from sliceplane.server.registry.validation.environment import check_env_from, check_variable
 from sliceplane.server.registry.validation.resources import ClaimNames, check_resize, check_resources
-from sliceplane.server.registry.validation.rules import POSITIVE, check, named, needs, not_negative, one_of, part
+from sliceplane.server.registry.validation.rules import POSITIVE, Field, Rows, absent, each, needs, of_form, only_once
 from sliceplane.server.registry.validation.security import check_security
 from sliceplane.server.registry.validation.volumes import PULL_POLICIES, Volumes, check_mounts
 
@@ -35,12 +33,8 @@ _HEADER_DETAIL: Final = (
     "validation is '[-A-Za-z0-9]+')"
 )
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
-_HOOKS: Final = ("postStart", "preStop")
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _RESTARTS: Final = ("Always", "Never", "OnFailure")
-_ACTIONS: Final = ("Restart", "RestartAllContainers")
-_RULES_MAX: Final = 20
-_CODES_MAX: Final = 255
 _NOT_EPHEMERAL: Final = "cannot be set for an Ephemeral Container"
 #: what a container that is no part of the workload cannot have
 _OF_WORKLOADS: Final = (
@@ -64,51 +58,52 @@ def check_containers(path: str, containers: list[Document], pod: PodContext) -> 
     """``containers``."""
     if not containers:
         return [required(path)]
-    errors: list[FieldError] = []
     names: set[str] = set()
-    for index, container in while_few(errors, enumerate(containers)):
-        where = f"{path}[{index}]"
-        errors += _common(where, container, pod) + _taken(where, container, names)
-        errors += _handlers(where, container, pod) + _restarts(where, container)
-    return errors + _host_ports(path, containers)
+
+    def container_errors(where: str, container: Document) -> list[FieldError]:
+        errors = _common(where, container, pod) + only_once(f"{where}.name", container.get("name", ""), names)
+        return errors + _handlers(where, container, pod) + _restarts(where, container)
+
+    return each(path, containers, container_errors) + _host_ports(path, containers)
 
 
 def check_init_containers(
     path: str, containers: list[Document], others: list[Document], pod: PodContext
 ) -> list[FieldError]:
-    errors: list[FieldError] = []
     names = {container.get("name", "") for container in others}
-    for index, container in while_few(errors, enumerate(containers)):
-        where = f"{path}[{index}]"
-        stays = container.get("restartPolicy") == "Always"
-        errors += _common(where, container, pod) + _restarts(where, container)
-        errors += _taken(where, container, names)
+
+    def container_errors(where: str, container: Document) -> list[FieldError]:
+        errors = _common(where, container, pod) + _restarts(where, container)
+        errors += only_once(f"{where}.name", container.get("name", ""), names)
         names.discard("")
         # As upstream: they start one by one, and each is called the first.
         errors += _host_ports(path, [container])
-        if stays:
-            errors += _handlers(where, container, pod)
-            continue
+        if container.get("restartPolicy") == "Always":
+            return errors + _handlers(where, container, pod)
         given = [member for member in ("lifecycle", *_PROBES) if member in container]
         errors += [forbidden_field(f"{where}.{member}", _NOT_INIT) for member in given]
-        for at, policy in enumerate(container.get("resizePolicy", ())):
-            if policy.get("restartPolicy") == "RestartContainer":
-                detail = "must not be set to 'RestartContainer' for non-sidecar initContainers"
-                told = invalid_value(f"{where}.resizePolicy[{at}].restartPolicy", "RestartContainer", detail)
-                errors.append(told)
-    return errors
+        return errors + each(f"{where}.resizePolicy", container.get("resizePolicy", ()), _not_restarted)
+
+    return each(path, containers, container_errors)
+
+
+def _not_restarted(path: str, policy: Document) -> list[FieldError]:
+    if policy.get("restartPolicy") != "RestartContainer":
+        return []
+    detail = "must not be set to 'RestartContainer' for non-sidecar initContainers"
+    return [invalid_value(f"{path}.restartPolicy", "RestartContainer", detail)]
 
 
 def check_ephemeral_containers(
     path: str, containers: list[Document], others: list[Document], pod: PodContext
 ) -> list[FieldError]:
-    errors: list[FieldError] = []
     targets = {container.get("name", "") for container in others}
     names = set(targets)
-    for index, container in while_few(errors, enumerate(containers)):
-        where = f"{path}[{index}]"
+
+    def container_errors(where: str, container: Document) -> list[FieldError]:
         target = container.get("targetContainerName", "")
-        errors += _common(where, container, pod) + check_image(where, container) + _taken(where, container, names)
+        errors = _common(where, container, pod) + check_image(where, container)
+        errors += only_once(f"{where}.name", container.get("name", ""), names)
         if target and target not in targets:
             errors.append(missing_value(f"{where}.targetContainerName", target))
         errors += [
@@ -116,10 +111,13 @@ def check_ephemeral_containers(
             for member in _OF_WORKLOADS
             if member in container and (container[member] or member != "resources")
         ]
-        for at, mount in while_few(errors, enumerate(container.get("volumeMounts", ()))):
-            given = [member for member in ("subPath", "subPathExpr") if mount.get(member)]
-            errors += [forbidden_field(f"{where}.volumeMounts[{at}].{member}", _NOT_EPHEMERAL) for member in given]
-    return errors
+        return errors + each(f"{where}.volumeMounts", container.get("volumeMounts", ()), _no_sub_path)
+
+    return each(path, containers, container_errors)
+
+
+def _no_sub_path(path: str, mount: Document) -> list[FieldError]:
+    return absent(path, mount, ("subPath", "subPathExpr"), _NOT_EPHEMERAL)
 
 
 def check_image(path: str, container: Document) -> list[FieldError]:
@@ -130,18 +128,8 @@ def check_image(path: str, container: Document) -> list[FieldError]:
     return [invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace")]
 
 
-def _taken(path: str, container: Document, names: set[str]) -> list[FieldError]:
-    name = container.get("name", "")
-    if name in names:
-        return [duplicate(f"{path}.name", name)]
-    names.add(name)
-    return []
-
-
 def _common(path: str, container: Document, pod: PodContext) -> list[FieldError]:
-    errors = check(path, container, _FIRST_ROWS)
-    errors += check_mounts(path, container, pod.volumes)
-    errors += one_of("imagePullPolicy", *PULL_POLICIES)(path, container)
+    errors = _FIRST_ROWS(path, container) + check_mounts(path, container, pod.volumes) + _PULL(path, container)
     if container.get("resources"):
         errors += check_resources(f"{path}.resources", container["resources"], pod.claims)
     if "resizePolicy" in container:
@@ -153,23 +141,16 @@ def _common(path: str, container: Document, pod: PodContext) -> list[FieldError]
 
 
 def _ports(path: str, ports: list[Document]) -> list[FieldError]:
-    errors: list[FieldError] = []
     names: set[str] = set()
-    for index, port in while_few(errors, enumerate(ports)):
-        where = f"{path}[{index}]"
+
+    def port_errors(where: str, port: Document) -> list[FieldError]:
         name = port.get("name", "")
-        number = port.get("containerPort", 0)
-        if name:
-            problems = [invalid_value(f"{where}.name", name, problem) for problem in iana_name_problems(name)]
-            if not problems and name in names:
-                problems.append(duplicate(f"{where}.name", name))
-            errors += problems
-            names.add(name)
-        errors += check_number(f"{where}.containerPort", number) if number else [required(f"{where}.containerPort")]
-        if port.get("hostPort", 0):
-            errors += check_number(f"{where}.hostPort", port["hostPort"])
-        errors += check_protocol(f"{where}.protocol", port.get("protocol"))
-    return errors
+        errors = of_form(f"{where}.name", name, iana_name_problems) if name else []
+        if name and (not errors or name not in names):
+            errors += only_once(f"{where}.name", name, names)
+        return errors + _PORT(where, port)
+
+    return each(path, ports, port_errors)
 
 
 def _host_ports(path: str, containers: list[Document]) -> list[FieldError]:
@@ -180,77 +161,54 @@ def _host_ports(path: str, containers: list[Document]) -> list[FieldError]:
         for at, port in while_few(errors, enumerate(container.get("ports", ()))):
             if port.get("hostPort", 0):
                 shown = f"{port.get('protocol', '')}/{port.get('hostIP', '')}/{port['hostPort']}"
-                if shown in taken:
-                    errors.append(duplicate(f"{path}[{index}].ports[{at}].hostPort", shown))
-                taken.add(shown)
+                errors += only_once(f"{path}[{index}].ports[{at}].hostPort", shown, taken)
     return errors
 
 
 def check_ports_of_node(path: str, spec: Document, *, is_pod: bool) -> list[FieldError]:
     """With ``hostNetwork``, the container's ports are the node's.  A template need not say so yet."""
-    errors: list[FieldError] = []
-    for index, container in while_few(errors, enumerate(spec.get("containers", ()))):
-        for at, port in while_few(errors, enumerate(container.get("ports", ()))):
-            number = port.get("hostPort", 0)
-            if (is_pod or number) and number != port.get("containerPort", 0):
-                detail = "must match `containerPort` when `hostNetwork` is true"
-                errors.append(invalid_value(f"{path}.containers[{index}].ports[{at}].hostPort", number, detail))
-    return errors
+
+    def port_errors(where: str, port: Document) -> list[FieldError]:
+        number = port.get("hostPort", 0)
+        if number == port.get("containerPort", 0) or not (is_pod or number):
+            return []
+        return [invalid_value(f"{where}.hostPort", number, "must match `containerPort` when `hostNetwork` is true")]
+
+    return Field("containers", rows=Rows(Field("ports", rows=port_errors)))(path, spec)
 
 
 def _restarts(path: str, container: Document) -> list[FieldError]:
     """``restartPolicy`` and ``restartPolicyRules`` of a container (KEP-5307)."""
-    rules: list[Document] = container.get("restartPolicyRules", [])
     errors: list[FieldError] = []
-    if rules and "restartPolicy" not in container:
+    if container.get("restartPolicyRules") and "restartPolicy" not in container:
         errors.append(required(f"{path}.restartPolicy", "must specify restartPolicy when restart rules are used"))
         if path.rpartition(".")[2].startswith("initContainers"):
             return errors
-    errors += one_of("restartPolicy", *_RESTARTS)(path, container)
-    where = f"{path}.restartPolicyRules"
-    if len(rules) > _RULES_MAX:
-        errors.append(too_many(where, len(rules), _RULES_MAX))
-    for index, rule in while_few(errors, enumerate(rules)):
-        errors += _restart_rule(f"{where}[{index}]", rule)
-    return errors
+    return errors + _RESTART(path, container)
 
 
-def _restart_rule(path: str, rule: Document) -> list[FieldError]:
-    errors = one_of("action", *_ACTIONS)(path, {"action": rule.get("action", "")})
-    codes = rule.get("exitCodes")
-    if codes is None:
-        return [*errors, required(f"{path}.exitCodes", "must be specified")]
-    errors += one_of("operator", "In", "NotIn")(f"{path}.exitCodes", {"operator": codes.get("operator", "")})
-    if len(codes.get("values", ())) > _CODES_MAX:
-        errors.append(too_many(f"{path}.exitCodes.values", len(codes["values"]), _CODES_MAX))
-    return errors
+def _has_codes(path: str, rule: Document) -> list[FieldError]:
+    return [] if "exitCodes" in rule else [required(f"{path}.exitCodes", "must be specified")]
 
 
 def _handlers(path: str, container: Document, pod: PodContext) -> list[FieldError]:
     errors: list[FieldError] = []
     lifecycle = container.get("lifecycle", {})
-    for hook in _HOOKS:
+    for hook in ("postStart", "preStop"):
         if hook in lifecycle:
             errors += _handler(f"{path}.lifecycle.{hook}", lifecycle[hook], pod.grace_s)
     for member in _PROBES:
         if member in container:
-            errors += _probe(path, member, container[member], pod.grace_s)
+            where = f"{path}.{member}"
+            probe: Document = container[member]
+            errors += _handler(where, probe, pod.grace_s)
+            errors += (_READINESS if member == "readinessProbe" else _LIVENESS)(where, probe)
     return errors
 
 
-def _probe(path: str, member: str, probe: Document, grace_s: int) -> list[FieldError]:
-    where = f"{path}.{member}"
-    errors = _handler(where, probe, grace_s) + _COUNTS(where, probe)
-    own = probe.get("terminationGracePeriodSeconds")
-    if own is not None and own <= 0:
-        errors.append(invalid_value(f"{where}.terminationGracePeriodSeconds", own, POSITIVE))
-    if member != "readinessProbe":
-        success = probe.get("successThreshold", 0)
-        return errors if success == 1 else [*errors, invalid_value(f"{where}.successThreshold", success, "must be 1")]
-    if own is not None:
-        detail = "must not be set for readinessProbes"
-        errors.append(invalid_value(f"{where}.terminationGracePeriodSeconds", own, detail))
-    return errors
+def _once(path: str, probe: Document) -> list[FieldError]:
+    success = probe.get("successThreshold", 0)
+    return [] if success == 1 else [invalid_value(f"{path}.successThreshold", success, "must be 1")]
 
 
 def _handler(path: str, handler: Document, grace_s: int) -> list[FieldError]:
@@ -269,32 +227,56 @@ def _handler(path: str, handler: Document, grace_s: int) -> list[FieldError]:
             detail = f"must be non-negative and less than terminationGracePeriodSeconds ({grace_s})"
             errors.append(invalid_value(where, seconds, detail))
     else:
-        errors += _port(f"{where}.port", action.get("port", 0))
+        errors += check_port(f"{where}.port", action.get("port", 0))
     if given[0] == "httpGet":
-        errors += one_of("scheme", "HTTP", "HTTPS")(where, action)
-        names = (header.get("name", "") for header in action.get("httpHeaders", ()))
-        for name in while_few(errors, names):
-            if not _HEADER.fullmatch(name):
-                errors.append(invalid_value(f"{where}.httpHeaders", name, _HEADER_DETAIL))
+        errors += _SCHEME(where, action)
+        # As upstream: the list is named, not its entry.
+        for header in while_few(errors, action.get("httpHeaders", ())):
+            errors += of_form(f"{where}.httpHeaders", header.get("name", ""), _header_problems)
     return errors + [
         forbidden_field(f"{path}.{member}", "may not specify more than 1 handler type") for member in given[1:]
     ]
 
 
-def _port(path: str, port: Any) -> list[FieldError]:
-    if isinstance(port, str):
-        return [invalid_value(path, port, problem) for problem in iana_name_problems(port)]
-    return check_number(path, port)
+def _header_problems(name: str) -> tuple[str, ...]:
+    return () if _HEADER.fullmatch(name) else (_HEADER_DETAIL,)
 
 
-_COUNTS: Final = not_negative(
-    "initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"
+def _host_port(path: str, number: int) -> list[FieldError]:
+    return check_number(path, number) if number else []
+
+
+_PORT: Final = Rows(
+    Field("containerPort", required=True, rows=check_number),
+    Field("hostPort", rows=_host_port),
+    lambda path, port: check_protocol(f"{path}.protocol", port.get("protocol")),
 )
-_FIRST_ROWS: Final = (
-    named("name", check_dns_label, must=True),
-    needs("image"),
-    one_of("terminationMessagePolicy", "File", "FallbackToLogsOnError"),
-    part("ports", _ports),
-    part("env", check_env),
-    part("envFrom", check_env_from),
+_SCHEME: Final = Field("scheme", choices=("HTTP", "HTTPS"))
+_COUNTS: Final = tuple(
+    Field(member, minimum=0)
+    for member in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
+)
+_GRACE: Final = Field("terminationGracePeriodSeconds", minimum=1, detail=POSITIVE)
+_LIVENESS: Final = Rows(*_COUNTS, _GRACE, _once)
+_READINESS: Final = Rows(
+    *_COUNTS,
+    _GRACE,
+    Field("terminationGracePeriodSeconds", form=lambda _seconds: ("must not be set for readinessProbes",), empty=True),
+)
+_RESTART_RULE: Final = Rows(
+    Field("action", choices=("Restart", "RestartAllContainers"), always=True),
+    _has_codes,
+    Field("exitCodes", rows=Rows(Field("operator", choices=("In", "NotIn"), always=True), Field("values", most=255))),
+)
+_RESTART: Final = Rows(
+    Field("restartPolicy", choices=_RESTARTS), Field("restartPolicyRules", most=20, rows=_RESTART_RULE)
+)
+_PULL: Final = Rows(Field("imagePullPolicy", choices=PULL_POLICIES))
+_FIRST_ROWS: Final = Rows(
+    Field("name", required=True, form=check_dns_label),
+    Field("image", required=True),
+    Field("terminationMessagePolicy", choices=("File", "FallbackToLogsOnError")),
+    Field("ports", whole=_ports),
+    Field("env", rows=check_variable),
+    Field("envFrom", whole=check_env_from),
 )

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, while_few
+from sliceplane.api.errors import FieldError, invalid_value, not_supported, required
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.server.registry.validation.resources import text_of
-from sliceplane.server.registry.validation.rules import named, needs, no_way_up, part, rows_of
+from sliceplane.server.registry.validation.rules import Field, Rows, among, each, no_way_up, of_form
 
 _ENV_NAME: Final = re.compile(r"[ -<>-~]+")
 _ENV_DETAIL: Final = "a valid environment variable name must consist only of printable ASCII characters other than '='"
@@ -69,38 +69,20 @@ def key_problems(key: str) -> list[str]:
     return problems
 
 
-def check_env(path: str, variables: list[Document]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for index, variable in while_few(errors, enumerate(variables)):
-        where = f"{path}[{index}]"
-        errors += _NAME(where, variable)
-        if "valueFrom" in variable:
-            errors += _env_source(f"{where}.valueFrom", variable["valueFrom"], variable.get("value", ""))
-    return errors
-
-
-def _env_source(path: str, source: Document, value: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    if "fieldRef" in source:
-        errors += check_field_of_pod(f"{path}.fieldRef", source["fieldRef"], ENV_FIELDS)
-    if "resourceFieldRef" in source:
-        errors += check_amount_of_container(f"{path}.resourceFieldRef", source["resourceFieldRef"], named=False)
-    for member in ("configMapKeyRef", "secretKeyRef"):
-        if member in source:
-            name = source[member].get("name", "")
-            problems = check_dns_subdomain(name)
-            errors += [invalid_value(f"{path}.{member}.name", name, problem) for problem in problems]
-            errors += _OBJECT_KEY(f"{path}.{member}", source[member])
-    if "fileKeyRef" in source:
-        errors += _FILE_KEY(f"{path}.fileKeyRef", source["fileKeyRef"])
+def _only_one(path: str, source: Document) -> list[FieldError]:
     given = sum(member in source for member in _SOURCES)
     if not given:
-        errors.append(invalid_value(path, "", _NO_SOURCE))
-    elif value:
-        errors.append(invalid_value(path, "", "may not be specified when `value` is not empty"))
-    elif given > 1:
-        errors.append(invalid_value(path, "", _TWO_SOURCES))
-    return errors
+        return [invalid_value(path, "", _NO_SOURCE)]
+    return [invalid_value(path, "", _TWO_SOURCES)] if given > 1 else []
+
+
+def _source(path: str, variable: Document) -> list[FieldError]:
+    where = f"{path}.valueFrom"
+    source: Document = variable["valueFrom"]
+    errors = _SOURCE(where, source)
+    if variable.get("value") and any(member in source for member in _SOURCES):
+        return [*errors, invalid_value(where, "", "may not be specified when `value` is not empty")]
+    return errors + _only_one(where, source)
 
 
 def check_field_of_pod(path: str, reference: Document, allowed: tuple[str, ...]) -> list[FieldError]:
@@ -116,7 +98,7 @@ def check_field_of_pod(path: str, reference: Document, allowed: tuple[str, ...])
     elif bracket and name and rest.endswith("']"):
         if name in _MAPS:
             key = rest[:-2].lower() if name == _MAPS[0] else rest[:-2]
-            return [invalid_value(path, key, problem) for problem in check_qualified_name(key)]
+            return of_form(path, key, check_qualified_name)
         why = f"field label does not support subscript: {field}"
     # As upstream: the old name of ``spec.nodeName`` is still understood.
     elif field not in (*ENV_FIELDS, *_MAPS, *_FURTHER_FIELDS, "spec.host"):
@@ -124,7 +106,7 @@ def check_field_of_pod(path: str, reference: Document, allowed: tuple[str, ...])
     if why:
         return [invalid_value(where, field, f"error converting fieldPath: {why}")]
     field = "spec.nodeName" if field == "spec.host" else field
-    return [] if field in allowed else [not_supported(where, field, allowed)]
+    return among(where, field, allowed)
 
 
 def check_amount_of_container(path: str, reference: Document, *, named: bool) -> list[FieldError]:
@@ -144,34 +126,49 @@ def check_amount_of_container(path: str, reference: Document, *, named: bool) ->
     return errors
 
 
-_NAME: Final = named("name", env_name_problems, must=True)
-_PREFIX: Final = named("prefix", env_name_problems)
-_OBJECT_KEY: Final = named("key", key_problems, must=True)
 # As upstream: a name that ends with a dash passes, as if something were to be added to it.
-_OBJECT_NAME: Final = named(
-    "name",
-    lambda name: check_dns_subdomain(name[:-2] + "a" if len(name) > 1 and name.endswith("-") else name),
-    must=True,
+_OBJECT: Final = Rows(
+    Field(
+        "name",
+        required=True,
+        form=lambda name: check_dns_subdomain(name[:-2] + "a" if len(name) > 1 and name.endswith("-") else name),
+    )
 )
-_FILE_KEY: Final = rows_of(
-    named("key", env_name_problems, must=True),
-    named("volumeName", check_dns_label, must=True),
-    needs("path"),
-    part("path", no_way_up),
+_KEY_OF_OBJECT: Final = Rows(
+    Field("name", form=check_dns_subdomain, always=True), Field("key", required=True, form=key_problems)
+)
+_SOURCE: Final = Rows(
+    Field("fieldRef", rows=lambda path, reference: check_field_of_pod(path, reference, ENV_FIELDS)),
+    Field("resourceFieldRef", rows=lambda path, reference: check_amount_of_container(path, reference, named=False)),
+    Field("configMapKeyRef", rows=_KEY_OF_OBJECT),
+    Field("secretKeyRef", rows=_KEY_OF_OBJECT),
+    Field(
+        "fileKeyRef",
+        rows=Rows(
+            Field("key", required=True, form=env_name_problems),
+            Field("volumeName", required=True, form=check_dns_label),
+            Field("path", required=True, form=no_way_up),
+        ),
+    ),
+)
+check_variable: Final = Rows(
+    Field("name", required=True, form=env_name_problems),
+    lambda path, variable: _source(path, variable) if "valueFrom" in variable else [],
+)
+_SOURCE_OF_ALL: Final = Rows(
+    Field("prefix", form=env_name_problems), Field("configMapRef", rows=_OBJECT), Field("secretRef", rows=_OBJECT)
 )
 
 
 def check_env_from(path: str, sources: list[Document]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for index, source in while_few(errors, enumerate(sources)):
-        where = f"{path}[{index}]"
-        errors += _PREFIX(where, source)
-        references = [member for member in ("configMapRef", "secretRef") if member in source]
-        for member in references:
-            errors += _OBJECT_NAME(f"{where}.{member}", source[member])
-        # As upstream: the list is named, not its entry.
-        if not references:
-            errors.append(invalid_value(path, "", "must specify one of: `configMapRef` or `secretRef`"))
-        elif len(references) > 1:
-            errors.append(invalid_value(path, "", _TWO_SOURCES))
-    return errors
+    """As upstream: the list is named where the number of sources is wrong, not its entry."""
+
+    def source_errors(where: str, source: Document) -> list[FieldError]:
+        errors = _SOURCE_OF_ALL(where, source)
+        references = sum(member in source for member in ("configMapRef", "secretRef"))
+        if references == 1:
+            return errors
+        detail = _TWO_SOURCES if references else "must specify one of: `configMapRef` or `secretRef`"
+        return [*errors, invalid_value(path, "", detail)]
+
+    return each(path, sources, source_errors)

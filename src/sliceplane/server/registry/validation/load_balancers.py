@@ -5,10 +5,11 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain, check_qualified_name
 from sliceplane.server.registry.validation.addresses import ip_problem, version_of
+from sliceplane.server.registry.validation.rules import among, each, of_form
 
 IP_MODES: Final = ("Proxy", "VIP")
 ANNOTATION_SOURCE_RANGES: Final = "service.beta.kubernetes.io/load-balancer-source-ranges"
@@ -16,7 +17,7 @@ _KUBELET_PORT: Final = 10250
 #: Python reads no number of more than some thousand
 _PREFIX_DIGITS_MAX: Final = 100
 _ONLY_LOAD_BALANCER: Final = "may only be used when `type` is 'LoadBalancer'"
-_NOT_A_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+NOT_A_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 _NOT_A_LIST: Final = "must be a list of IP ranges. For example, 10.240.0.0/24,10.250.0.0/24"
 
 
@@ -43,10 +44,7 @@ def check_balancer(document: Document) -> list[FieldError]:
     if balancer_class is not None and not is_balancer:
         errors.append(forbidden_field("spec.loadBalancerClass", _ONLY_LOAD_BALANCER))
     elif balancer_class is not None:
-        errors += [
-            invalid_value("spec.loadBalancerClass", balancer_class, problem)
-            for problem in check_qualified_name(balancer_class)
-        ]
+        errors += of_form("spec.loadBalancerClass", balancer_class, check_qualified_name)
     return errors
 
 
@@ -67,7 +65,7 @@ def _source_ranges(document: Document, spec: Document, is_balancer: bool) -> lis
     path = f"metadata.annotations[{ANNOTATION_SOURCE_RANGES}]"
     if not is_balancer:
         return [forbidden_field(path, _ONLY_LOAD_BALANCER)]
-    if annotation.strip() and any(cidr_problem(text.strip()) == _NOT_A_CIDR for text in annotation.split(",")):
+    if annotation.strip() and any(cidr_problem(text.strip()) == NOT_A_CIDR for text in annotation.split(",")):
         return [invalid_value(path, annotation.strip(), _NOT_A_LIST)]
     return []
 
@@ -77,10 +75,10 @@ def cidr_problem(text: str) -> str:
     address, slash, prefix = text.partition("/")
     version = version_of(address)
     if not slash or not version or not (prefix.isascii() and prefix.isdigit()):
-        return _NOT_A_CIDR
+        return NOT_A_CIDR
     mapped = version == 4 and ":" in address
     if len(prefix) > _PREFIX_DIGITS_MAX or int(prefix) > (32 if version == 4 and not mapped else 128):
-        return _NOT_A_CIDR
+        return NOT_A_CIDR
     if mapped:
         return "must not have an IPv4-mapped IPv6 address"
     if ip_problem(address) or (len(prefix) > 1 and prefix[0] == "0"):
@@ -96,10 +94,7 @@ def validate_service_status(new: Document, old: Document) -> list[FieldError]:  
     ingress: list[Document] = new.get("status", {}).get("loadBalancer", {}).get("ingress", [])
     if ingress and new["spec"].get("type") != "LoadBalancer":
         return [forbidden_field(path, "may only be used when `spec.type` is 'LoadBalancer'")]
-    errors: list[FieldError] = []
-    for index, entry in while_few(errors, enumerate(ingress)):
-        errors += _ingress(f"{path}[{index}]", entry)
-    return errors
+    return each(path, ingress, _ingress)
 
 
 def _ingress(path: str, ingress: Document) -> list[FieldError]:
@@ -113,10 +108,10 @@ def _ingress(path: str, ingress: Document) -> list[FieldError]:
         errors.append(required(f"{path}.ipMode", "must be specified when `ip` is set"))
     elif not address and mode is not None:
         errors.append(forbidden_field(f"{path}.ipMode", "may not be specified when `ip` is not set"))
-    elif mode is not None and mode not in IP_MODES:
-        errors.append(not_supported(f"{path}.ipMode", mode, IP_MODES))
+    elif mode is not None:
+        errors += among(f"{path}.ipMode", mode, IP_MODES)
     if host:
-        errors += [invalid_value(f"{path}.hostname", host, problem) for problem in check_dns_subdomain(host)]
+        errors += of_form(f"{path}.hostname", host, check_dns_subdomain)
         if version_of(host):
             errors.append(invalid_value(f"{path}.hostname", host, "must be a DNS name, not an IP address"))
     return errors

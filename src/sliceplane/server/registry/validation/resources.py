@@ -18,7 +18,6 @@ from sliceplane.api.errors import (
     forbidden_field,
     invalid_value,
     missing_value,
-    not_supported,
     required,
     while_few,
 )
@@ -28,7 +27,7 @@ from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.server.registry import pod_amounts
 from sliceplane.server.registry.metadata import in_go
-from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, named
+from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Field, among, each, of_form, only_once
 from sliceplane.server.registry.validation.security import containers_of
 
 #: Characters of the names of a Pod's claims that one message lists; upstream has no bound.
@@ -82,31 +81,31 @@ def claim_names(claims: list[Document]) -> ClaimNames:
     return ClaimNames(names, f": {', '.join(sorted(names))}"[:CLAIMS_SHOWN_MAX]) if names else NO_CLAIMS
 
 
+_CLAIM_NAME: Final = Field("name", required=True, form=check_dns_label)
+_CLAIM_SOURCES: Final = ("resourceClaimName", "resourceClaimTemplateName")
+
+
 def check_claims_of_pod(path: str, claims: list[Document]) -> list[FieldError]:
     """``resourceClaims`` of a Pod."""
-    errors: list[FieldError] = []
     seen: set[str] = set()
-    for index, claim in while_few(errors, enumerate(claims)):
-        where = f"{path}[{index}]"
-        name = claim.get("name", "")
-        if name in seen:
-            errors.append(duplicate(f"{where}.name", name))
-        else:
-            errors += named("name", check_dns_label, must=True)(where, claim)
-            seen.update(filter(None, [name]))
-        given = [member for member in ("resourceClaimName", "resourceClaimTemplateName") if member in claim]
+
+    def claim_errors(where: str, claim: Document) -> list[FieldError]:
+        errors = only_once(f"{where}.name", claim.get("name", ""), seen) or _CLAIM_NAME(where, claim)
+        seen.discard("")
+        given = [member for member in _CLAIM_SOURCES if member in claim]
         if len(given) != 1:
             detail = (
                 "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
                 if given
                 else "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
             )
-            shown = in_go(claim, "name", "resourceClaimName", "resourceClaimTemplateName", name="")
+            shown = in_go(claim, "name", *_CLAIM_SOURCES, name="")
             errors.append(invalid_value(where, shown, detail))
         for member in given:
-            value = claim[member]
-            errors += [invalid_value(f"{where}.{member}", value, problem) for problem in check_dns_subdomain(value)]
-    return errors
+            errors += of_form(f"{where}.{member}", claim[member], check_dns_subdomain)
+        return errors
+
+    return each(path, claims, claim_errors)
 
 
 def check_resources(path: str, resources: Document, claims: ClaimNames) -> list[FieldError]:
@@ -120,15 +119,13 @@ def _check_resources(
     errors: list[FieldError] = []
     limits: Document = resources.get("limits", {})
     requests: Document = resources.get("requests", {})
-    for name in while_few(errors, sorted(limits)):
-        errors += check_name(f"{path}.limits[{name}]", name)
-        errors += check_amount(f"{path}.limits[{name}]", name, limits[name])
-        errors += _pages(f"{path}.limits[{name}]", name, limits[name])
-    for name in while_few(errors, sorted(requests)):
-        errors += check_name(f"{path}.requests[{name}]", name)
-        errors += check_amount(f"{path}.requests[{name}]", name, requests[name])
-        errors += _within_limit(path, name, requests[name], limits.get(name))
-        errors += _pages(f"{path}.requests[{name}]", name, requests[name])
+    for member, amounts in (("limits", limits), ("requests", requests)):
+        for name in while_few(errors, sorted(amounts)):
+            where = f"{path}.{member}[{name}]"
+            errors += check_name(where, name) + check_amount(where, name, amounts[name])
+            if member == "requests":
+                errors += _within_limit(path, name, amounts[name], limits.get(name))
+            errors += _pages(where, name, amounts[name])
     names = limits.keys() | requests.keys()
     if any(map(_is_huge, names)) and not names & {"cpu", "memory"}:
         errors.append(forbidden_field(path, "HugePages require cpu or memory"))
@@ -156,7 +153,7 @@ def _pages(path: str, name: str, quantity: Any) -> list[FieldError]:
 
 
 def _resource_name(path: str, name: str) -> list[FieldError]:
-    errors = [invalid_value(path, name, problem) for problem in check_qualified_name(name)]
+    errors = of_form(path, name, check_qualified_name)
     known = "/" in name or name in _STANDARD or name.startswith((_HUGE, f"requests.{_HUGE}"))
     if not errors and not known:
         errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
@@ -176,7 +173,7 @@ def _container_name(path: str, name: str) -> list[FieldError]:
 
 def _pod_name(path: str, name: str) -> list[FieldError]:
     errors = _resource_name(path, name)
-    return errors if errors or is_of_pods(name) else [not_supported(path, name, _OF_PODS)]
+    return errors if errors or is_of_pods(name) else among(path, name, _OF_PODS)
 
 
 def is_of_pods(name: str) -> bool:
@@ -226,7 +223,7 @@ def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> list[Field
         if name in seen:
             errors.append(duplicate(where, name))
         else:
-            errors += named("request", check_dns_label)(where, claim)
+            errors += of_form(f"{where}.request", request, check_dns_label) if request else []
             if key in seen:
                 errors.append(duplicate(where, key))
             elif request:
@@ -245,22 +242,20 @@ _DUPLICATES_TOLD_MAX: Final = 1000
 
 def check_resize(path: str, policies: list[Document], restart_policy: str) -> list[FieldError]:
     """As upstream: the list is named, not its entry."""
-    errors: list[FieldError] = []
     seen: set[str] = set()
-    for index, policy in while_few(errors, enumerate(policies)):
+
+    def policy_errors(where: str, policy: Document) -> list[FieldError]:
         name = policy.get("resourceName", "")
         restart = policy.get("restartPolicy", "")
-        errors += [duplicate(f"{path}[{index}]", name)] if name in seen else []
-        seen.add(name)
+        errors = only_once(where, name, seen)
         for value, supported in ((name, _RESIZED), (restart, _RESIZE_POLICIES)):
-            if not value:
-                errors.append(required(path))
-            elif value not in supported:
-                errors.append(not_supported(path, value, supported))
+            errors += among(path, value, supported) if value else [required(path)]
         if restart_policy == "Never" and restart != "NotRequired":
             detail = "must be 'NotRequired' when pod `restartPolicy` is 'Never'"
             errors.append(invalid_value(path, restart, detail))
-    return errors
+        return errors
+
+    return each(path, policies, policy_errors)
 
 
 def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> list[FieldError]:

@@ -21,6 +21,7 @@ from sliceplane.api.errors import (
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
 from sliceplane.server.registry.metadata import check_label_selector, in_go
+from sliceplane.server.registry.validation.rules import Field, Rows, among, each, of_form, only_once
 
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ACTIONS: Final = ("DoNotSchedule", "ScheduleAnyway")
@@ -33,17 +34,14 @@ _BOTH: Final = "exists in both matchLabelKeys and labelSelector"
 
 
 def check_tolerations(path: str, tolerations: list[Document]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for index, toleration in while_few(errors, enumerate(tolerations)):
-        errors += _toleration(f"{path}[{index}]", toleration)
-    return errors
+    return each(path, tolerations, _toleration)
 
 
 def _toleration(path: str, toleration: Document) -> list[FieldError]:
     key: str = toleration.get("key", "")
     operator: str = toleration.get("operator", "")
     effect: str = toleration.get("effect", "")
-    errors = _label_name(f"{path}.key", key) if key else []
+    errors = of_form(f"{path}.key", key, check_qualified_name) if key else []
     if not key and operator != "Exists":
         detail = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
         errors.append(invalid_value(f"{path}.operator", operator, detail))
@@ -51,9 +49,7 @@ def _toleration(path: str, toleration: Document) -> list[FieldError]:
         detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
         errors.append(invalid_value(f"{path}.effect", effect, detail))
     errors += _toleration_value(path, operator, toleration.get("value", ""))
-    if effect and effect not in EFFECTS:
-        errors.append(not_supported(f"{path}.effect", effect, EFFECTS))
-    return errors
+    return errors + among(f"{path}.effect", effect, EFFECTS) if effect else errors
 
 
 def _toleration_value(path: str, operator: str, value: str) -> list[FieldError]:
@@ -68,53 +64,12 @@ def _toleration_value(path: str, operator: str, value: str) -> list[FieldError]:
     return [not_supported(where, operator, known)]
 
 
-def check_affinity(path: str, affinity: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
-    nodes: Document = affinity.get("nodeAffinity", {})
-    where = f"{path}.nodeAffinity"
-    if _REQUIRED_TERMS in nodes:
-        errors += check_node_selector(f"{where}.{_REQUIRED_TERMS}", nodes[_REQUIRED_TERMS])
-    for index, term in while_few(errors, enumerate(nodes.get(_PREFERRED_TERMS, ()))):
-        at = f"{where}.{_PREFERRED_TERMS}[{index}]"
-        errors += _weight(at, term)
-        errors += _node_term(f"{at}.preference", term.get("preference", {}), values=False)
-    for member in ("podAffinity", "podAntiAffinity"):
-        pods: Document = affinity.get(member, {})
-        for index, term in while_few(errors, enumerate(pods.get(_REQUIRED_TERMS, ()))):
-            errors += _pod_term(f"{path}.{member}.{_REQUIRED_TERMS}[{index}]", term)
-        for index, term in while_few(errors, enumerate(pods.get(_PREFERRED_TERMS, ()))):
-            at = f"{path}.{member}.{_PREFERRED_TERMS}[{index}]"
-            errors += _weight(at, term)
-            errors += _pod_term(f"{at}.podAffinityTerm", term.get("podAffinityTerm", {}))
-    return errors
-
-
-def check_node_selector(path: str, selector: Document) -> list[FieldError]:
-    terms: list[Document] = selector.get("nodeSelectorTerms", [])
-    if not terms:
-        return [required(f"{path}.nodeSelectorTerms", "must have at least one node selector term")]
-    errors: list[FieldError] = []
-    for index, term in while_few(errors, enumerate(terms)):
-        errors += _node_term(f"{path}.nodeSelectorTerms[{index}]", term, values=True)
-    return errors
-
-
 def _weight(path: str, term: Document) -> list[FieldError]:
     weight = term.get("weight", 0)
     return [] if 0 < weight <= 100 else [invalid_value(f"{path}.weight", weight, "must be in the range 1-100")]
 
 
-def _node_term(path: str, term: Document, *, values: bool) -> list[FieldError]:
-    """*values*: label values are checked, too."""
-    errors: list[FieldError] = []
-    for index, requirement in while_few(errors, enumerate(term.get("matchExpressions", ()))):
-        errors += _node_requirement(f"{path}.matchExpressions[{index}]", requirement, values=values)
-    for index, requirement in while_few(errors, enumerate(term.get("matchFields", ()))):
-        errors += _node_field(f"{path}.matchFields[{index}]", requirement)
-    return errors
-
-
-def _node_requirement(path: str, requirement: Document, *, values: bool) -> list[FieldError]:
+def _node_requirement(path: str, requirement: Document) -> list[FieldError]:
     operator = requirement.get("operator", "")
     given: list[str] = requirement.get("values", [])
     errors: list[FieldError] = []
@@ -131,10 +86,13 @@ def _node_requirement(path: str, requirement: Document, *, values: bool) -> list
             errors.append(required(f"{path}.values", detail))
     else:
         errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
-    errors += _label_name(f"{path}.key", requirement.get("key", ""))
-    for index, value in while_few(errors, enumerate(given if values else ())):
-        errors += [invalid_value(f"{path}.values[{index}]", value, problem) for problem in check_label_value(value)]
-    return errors
+    return errors + of_form(f"{path}.key", requirement.get("key", ""), check_qualified_name)
+
+
+def _values_too(path: str, requirement: Document) -> list[FieldError]:
+    values: list[str] = requirement.get("values", [])
+    errors = _node_requirement(path, requirement)
+    return errors + each(f"{path}.values", values, lambda where, value: of_form(where, value, check_label_value))
 
 
 def _node_field(path: str, requirement: Document) -> list[FieldError]:
@@ -149,21 +107,15 @@ def _node_field(path: str, requirement: Document) -> list[FieldError]:
         errors.append(required(f"{path}.values", detail))
     if key != "metadata.name":
         return [*errors, invalid_value(f"{path}.key", key, "not a valid field selector key")]
-    for index, value in while_few(errors, enumerate(given)):
-        errors += [invalid_value(f"{path}.values[{index}]", value, problem) for problem in check_dns_subdomain(value)]
-    return errors
+    return errors + each(f"{path}.values", given, lambda where, value: of_form(where, value, check_dns_subdomain))
 
 
-def _pod_term(path: str, term: Document) -> list[FieldError]:
-    topology = term.get("topologyKey", "")
-    errors = check_label_selector(f"{path}.labelSelector", term.get("labelSelector"))
-    errors += check_label_selector(f"{path}.namespaceSelector", term.get("namespaceSelector"))
+def _namespaces(path: str, term: Document) -> list[FieldError]:
+    """As upstream: the member is named as if it were one."""
+    errors: list[FieldError] = []
     for name in while_few(errors, term.get("namespaces", ())):
-        errors += [invalid_value(f"{path}.namespace", name, problem) for problem in check_dns_label(name)]
-    errors += _label_keys(path, term)
-    if not topology:
-        errors.append(required(f"{path}.topologyKey", "can not be empty"))
-    return errors + _label_name(f"{path}.topologyKey", topology)
+        errors += of_form(f"{path}.namespace", name, check_dns_label)
+    return errors
 
 
 def _label_keys(path: str, term: Document) -> list[FieldError]:
@@ -175,8 +127,7 @@ def _label_keys(path: str, term: Document) -> list[FieldError]:
         if keys and selector is None:
             errors.append(forbidden_field(f"{path}.{member}", "must not be specified when labelSelector is not set"))
             continue
-        for index, key in while_few(errors, enumerate(keys)):
-            errors += _label_name(f"{path}.{member}[{index}]", key)
+        errors += each(f"{path}.{member}", keys, _label_name)
     positions = {key: index for index, key in enumerate(term.get("matchLabelKeys", ()))}
     seen = set((selector or {}).get("matchLabels", ()))
     for expression in while_few(errors, (selector or {}).get("matchExpressions", ())):
@@ -192,15 +143,55 @@ def _label_keys(path: str, term: Document) -> list[FieldError]:
     return errors
 
 
+_TERM_WITHOUT_VALUES: Final = Rows(
+    Field("matchExpressions", rows=_node_requirement), Field("matchFields", rows=_node_field)
+)
+check_node_selector: Final = Rows(
+    Field(
+        "nodeSelectorTerms",
+        required="must have at least one node selector term",
+        rows=Rows(Field("matchExpressions", rows=_values_too), Field("matchFields", rows=_node_field)),
+    )
+)
+_TOPOLOGY_KEY: Final = "can not be empty"
+_POD_TERM: Final = Rows(
+    Field("labelSelector", rows=check_label_selector),
+    Field("namespaceSelector", rows=check_label_selector),
+    _namespaces,
+    _label_keys,
+    Field("topologyKey", required=_TOPOLOGY_KEY),
+    Field("topologyKey", form=check_qualified_name, always=True),
+)
+_PODS: Final = Rows(
+    Field(_REQUIRED_TERMS, rows=_POD_TERM),
+    Field(
+        _PREFERRED_TERMS,
+        rows=Rows(_weight, lambda path, term: _POD_TERM(f"{path}.podAffinityTerm", term.get("podAffinityTerm", {}))),
+    ),
+)
+check_affinity: Final = Rows(
+    Field(
+        "nodeAffinity",
+        rows=Rows(
+            Field(_REQUIRED_TERMS, rows=check_node_selector),
+            Field(_PREFERRED_TERMS, rows=Rows(_weight, Field("preference", rows=_TERM_WITHOUT_VALUES))),
+        ),
+    ),
+    Field("podAffinity", rows=_PODS),
+    Field("podAntiAffinity", rows=_PODS),
+)
+
+
 def check_topology_spread(path: str, constraints: list[Document]) -> list[FieldError]:
-    errors: list[FieldError] = []
     # Pairs that come again later: a count avoids comparing each constraint with all that follow.
     following = Counter(map(_spread_pair, constraints))
-    for index, constraint in while_few(errors, enumerate(constraints)):
+
+    def constraint_errors(where: str, constraint: Document) -> list[FieldError]:
         pair = _spread_pair(constraint)
         following[pair] -= 1
-        errors += _spread(f"{path}[{index}]", constraint, repeated=following[pair] > 0)
-    return errors
+        return _spread(where, constraint, repeated=following[pair] > 0)
+
+    return each(path, constraints, constraint_errors)
 
 
 def _spread_pair(constraint: Document) -> tuple[Any, Any]:
@@ -212,40 +203,40 @@ def _spread(path: str, constraint: Document, *, repeated: bool) -> list[FieldErr
     topology, action = _spread_pair(constraint)
     errors = [] if skew > 0 else [invalid_value(f"{path}.maxSkew", skew, _POSITIVE)]
     if not topology:
-        errors.append(required(f"{path}.topologyKey", "can not be empty"))
-    if action not in _ACTIONS:
-        errors.append(not_supported(f"{path}.whenUnsatisfiable", action, _ACTIONS))
+        errors.append(required(f"{path}.topologyKey", _TOPOLOGY_KEY))
+    errors += among(f"{path}.whenUnsatisfiable", action, _ACTIONS)
     if repeated:
         errors.append(duplicate(f"{path}.{{topologyKey, whenUnsatisfiable}}", f"{{{topology}, {action}}}"))
-    domains = constraint.get("minDomains")
-    if domains is not None and domains <= 0:
-        errors.append(invalid_value(f"{path}.minDomains", domains, _POSITIVE))
-    if domains is not None and action != "DoNotSchedule":
+    errors += _MIN_DOMAINS(path, constraint)
+    if action != "DoNotSchedule" and constraint.get("minDomains") is not None:
         detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
-        errors.append(invalid_value(f"{path}.minDomains", domains, detail))
-    for member in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
-        policy = constraint.get(member)
-        if policy is not None and policy not in _INCLUSION:
-            errors.append(not_supported(f"{path}.{member}", policy, _INCLUSION))
-    errors += _label_keys(path, {name: constraint[name] for name in constraint if name != "mismatchLabelKeys"})
-    return errors + check_label_selector(f"{path}.labelSelector", constraint.get("labelSelector"))
+        errors.append(invalid_value(f"{path}.minDomains", constraint["minDomains"], detail))
+    return errors + _SPREAD(path, constraint)
+
+
+_MIN_DOMAINS: Final = Field("minDomains", minimum=1, detail=_POSITIVE)
+_SPREAD: Final = Rows(
+    Field("nodeAffinityPolicy", choices=_INCLUSION),
+    Field("nodeTaintsPolicy", choices=_INCLUSION),
+    lambda path, constraint: _label_keys(
+        path, {name: constraint[name] for name in constraint if name != "mismatchLabelKeys"}
+    ),
+    Field("labelSelector", rows=check_label_selector),
+)
 
 
 def check_gates(path: str, gates: list[Document]) -> list[FieldError]:
     """``schedulingGates`` (KEP-3521)."""
-    errors: list[FieldError] = []
     seen: set[str] = set()
-    for index, gate in while_few(errors, enumerate(gates)):
-        name = gate.get("name", "")
-        errors += _label_name(f"{path}[{index}]", name)
-        if name in seen:
-            errors.append(duplicate(f"{path}[{index}]", name))
-        seen.add(name)
-    return errors
+
+    def gate_errors(where: str, gate: Document) -> list[FieldError]:
+        return _label_name(where, gate.get("name", "")) + only_once(where, gate.get("name", ""), seen)
+
+    return each(path, gates, gate_errors)
 
 
 def _label_name(path: str, name: str) -> list[FieldError]:
-    return [invalid_value(path, name, problem) for problem in check_qualified_name(name)]
+    return of_form(path, name, check_qualified_name)
 
 
 def check_narrowed(path: str, new: Document, old: Document) -> list[FieldError]:

@@ -11,20 +11,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sliceplane.api.errors import (
-    FieldError,
-    duplicate,
-    forbidden_field,
-    invalid_value,
-    not_supported,
-    required,
-    too_long,
-    while_few,
-)
+from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.server.registry.metadata import in_go
-from sliceplane.server.registry.validation.rules import Rule, check, named, one_of, part, parts, way_down, within
+from sliceplane.server.registry.validation.rules import Field, Rows, among, each, of_form, way_down
 
 ID_MAX: Final = 2**31 - 1
 #: in the order in which upstream visits them
@@ -67,8 +58,8 @@ def containers_of(path: str, spec: Document) -> Iterator[tuple[str, Document]]:
             yield f"{path}.{member}[{index}]", container
 
 
-def check_ids(*members: str) -> tuple[Rule, ...]:
-    return tuple(within(member, 0, ID_MAX) for member in members)
+def id_field(member: str) -> Field:
+    return Field(member, minimum=0, maximum=ID_MAX)
 
 
 def check_seccomp(path: str, profile: Document) -> list[FieldError]:
@@ -77,7 +68,7 @@ def check_seccomp(path: str, profile: Document) -> list[FieldError]:
     if profile.get("type") == "Localhost":
         if local is None:
             return [*errors, required(f"{path}.localhostProfile", "must be set when seccomp type is Localhost")]
-        return errors + way_down(f"{path}.localhostProfile", local)
+        return errors + of_form(f"{path}.localhostProfile", local, way_down)
     if local is not None:
         shown = in_go(profile, "type", "localhostProfile", type="")
         detail = "can only be set when seccomp type is Localhost"
@@ -107,26 +98,22 @@ def _profile_type(path: str, profile: Document, member: str) -> list[FieldError]
     kind = profile.get("type", "")
     if not kind:
         return [required(f"{path}.type", f"type is required when {member} is set")]
-    return [] if kind in _PROFILES else [not_supported(f"{path}.type", kind, _PROFILES)]
+    return among(f"{path}.type", kind, _PROFILES)
 
 
-def check_windows(path: str, options: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
-    name = options.get("gmsaCredentialSpecName")
-    if name is not None:
-        where = f"{path}.gmsaCredentialSpecName"
-        errors += [invalid_value(where, name, problem) for problem in check_dns_subdomain(name)]
-    credentials: str | None = options.get("gmsaCredentialSpec")
-    if credentials == "":
-        detail = "gmsaCredentialSpec cannot be an empty string"
-        errors.append(invalid_value(f"{path}.gmsaCredentialSpec", credentials, detail))
-    elif credentials is not None and len(credentials.encode()) > _CREDENTIALS_KIB_MAX * 1024:
-        detail = f"gmsaCredentialSpec size must be under {_CREDENTIALS_KIB_MAX} KiB"
-        errors.append(invalid_value(f"{path}.gmsaCredentialSpec", credentials, detail))
-    if "runAsUserName" in options:
-        user = options["runAsUserName"]
-        errors += [invalid_value(f"{path}.runAsUserName", user, f"runAsUserName{why}") for why in _user_problems(user)]
-    return errors
+def _spec_problems(credentials: str) -> list[str]:
+    if not credentials:
+        return ["gmsaCredentialSpec cannot be an empty string"]
+    if len(credentials.encode()) <= _CREDENTIALS_KIB_MAX * 1024:
+        return []
+    return [f"gmsaCredentialSpec size must be under {_CREDENTIALS_KIB_MAX} KiB"]
+
+
+check_windows: Final = Rows(
+    Field("gmsaCredentialSpecName", form=check_dns_subdomain, empty=True),
+    Field("gmsaCredentialSpec", form=_spec_problems, empty=True),
+    Field("runAsUserName", form=lambda user: [f"runAsUserName{why}" for why in _user_problems(user)], empty=True),
+)
 
 
 def _user_problems(text: str) -> list[str]:
@@ -164,25 +151,34 @@ _DOMAIN: Final = re.compile(
 
 def check_security(path: str, context: Document, *, host_users: bool) -> list[FieldError]:
     """The security context of a container."""
-    errors = check(path, context, _IDS_OF_CONTAINER)
-    errors += one_of("procMount", "Default", "Unmasked")(path, context)
+    errors = _FIRST_OF_CONTAINER(path, context)
     mount = context.get("procMount")
     if mount == "Unmasked" and host_users:
         errors.append(invalid_value(f"{path}.procMount", mount, "`hostUsers` must be false to use `Unmasked`"))
-    errors += part("seccompProfile", check_seccomp)(path, context)
-    if context.get("allowPrivilegeEscalation") is False:
-        detail = "cannot set `allowPrivilegeEscalation` to false and"
-        if context.get("privileged"):
-            errors.append(invalid_value(path, _shown(context), f"{detail} `privileged` to true"))
-        if "CAP_SYS_ADMIN" in context.get("capabilities", {}).get("add", ()):
-            # As upstream does for each mention; once is enough.
-            errors.append(invalid_value(path, _shown(context), f"{detail} `capabilities.Add` CAP_SYS_ADMIN"))
-    return errors + check(
-        path, context, (part("windowsOptions", check_windows), part("appArmorProfile", check_app_armor))
-    )
+    return errors + _LAST_OF_CONTAINER(path, context)
 
 
-_IDS_OF_CONTAINER: Final = check_ids("runAsUser", "runAsGroup")
+def _escalation(path: str, context: Document) -> list[FieldError]:
+    if context.get("allowPrivilegeEscalation") is not False:
+        return []
+    # As upstream does for each mention of a capability; once is enough.
+    faults = {
+        "`privileged` to true": context.get("privileged"),
+        "`capabilities.Add` CAP_SYS_ADMIN": "CAP_SYS_ADMIN" in context.get("capabilities", {}).get("add", ()),
+    }
+    detail = "cannot set `allowPrivilegeEscalation` to false and"
+    return [invalid_value(path, _shown(context), f"{detail} {what}") for what, is_set in faults.items() if is_set]
+
+
+_FIRST_OF_CONTAINER: Final = Rows(
+    id_field("runAsUser"), id_field("runAsGroup"), Field("procMount", choices=("Default", "Unmasked"))
+)
+_LAST_OF_CONTAINER: Final = Rows(
+    Field("seccompProfile", rows=check_seccomp),
+    _escalation,
+    Field("windowsOptions", rows=check_windows),
+    Field("appArmorProfile", rows=check_app_armor),
+)
 #: members of Go's structs in their order, and what an empty one is; by the member that holds the struct
 _GO: Final[dict[str, dict[str, Any]]] = {
     "": dict.fromkeys(
@@ -213,39 +209,39 @@ def check_pod_security(path: str, spec: Document) -> list[FieldError]:
     """The security context of a Pod; *path* is the spec's."""
     context: Document = spec.get("securityContext", {})
     where = f"{path}.securityContext"
-    errors = check(where, context, _IDS_OF_POD)
+    errors = _IDS_OF_POD(where, context)
     if spec.get("shareProcessNamespace") and spec.get("hostPID"):
         detail = "ShareProcessNamespace and HostPID cannot both be enabled"
         errors.append(invalid_value(f"{where}.shareProcessNamespace", True, detail))
     errors += _sysctls(f"{where}.sysctls", context.get("sysctls", []), spec)
-    return errors + check(where, context, _POLICIES_OF_POD)
+    return errors + _POLICIES_OF_POD(where, context)
 
 
-_IDS_OF_POD: Final = (
-    *check_ids("fsGroup", "runAsUser", "runAsGroup"),
-    parts("supplementalGroups", lambda path, group: [] if 0 <= group <= ID_MAX else [_bad_group(path, group)]),
+def _group(path: str, group: int) -> list[FieldError]:
+    return [] if 0 <= group <= ID_MAX else [invalid_value(path, group, f"must be between 0 and {ID_MAX}, inclusive")]
+
+
+_IDS_OF_POD: Final = Rows(
+    id_field("fsGroup"), id_field("runAsUser"), id_field("runAsGroup"), Field("supplementalGroups", rows=_group)
 )
-_POLICIES_OF_POD: Final = (
-    one_of("fsGroupChangePolicy", "Always", "OnRootMismatch"),
-    part("seccompProfile", check_seccomp),
-    part("windowsOptions", check_windows),
-    part("appArmorProfile", check_app_armor),
-    one_of("supplementalGroupsPolicy", "Merge", "Strict"),
+_POLICIES_OF_POD: Final = Rows(
+    Field("fsGroupChangePolicy", choices=("Always", "OnRootMismatch")),
+    Field("seccompProfile", rows=check_seccomp),
+    Field("windowsOptions", rows=check_windows),
+    Field("appArmorProfile", rows=check_app_armor),
+    Field("supplementalGroupsPolicy", choices=("Merge", "Strict")),
     # The gate SELinuxMount is off, as upstream's default is.
-    one_of("seLinuxChangePolicy", "Recursive"),
+    Field("seLinuxChangePolicy", choices=("Recursive",)),
 )
-
-
-def _bad_group(path: str, group: int) -> FieldError:
-    return invalid_value(path, group, f"must be between 0 and {ID_MAX}, inclusive")
 
 
 def _sysctls(path: str, sysctls: list[Document], spec: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
     seen: set[str] = set()
-    for index, sysctl in while_few(errors, enumerate(sysctls)):
-        where = f"{path}[{index}].name"
+
+    def sysctl_errors(path: str, sysctl: Document) -> list[FieldError]:
+        where = f"{path}.name"
         name = sysctl.get("name", "")
+        errors: list[FieldError] = []
         if not name:
             errors.append(required(where))
         elif len(name.encode()) > _SYSCTL_BYTES_MAX or not _SYSCTL.fullmatch(name):
@@ -256,7 +252,9 @@ def _sysctls(path: str, sysctls: list[Document], spec: Document) -> list[FieldEr
         space = _namespace_of(name)
         if space and spec.get(space):
             errors.append(invalid_value(where, name, f"may not be specified when '{space}' is true"))
-    return errors
+        return errors
+
+    return each(path, sysctls, sysctl_errors)
 
 
 def _namespace_of(sysctl: str) -> str:
@@ -312,9 +310,7 @@ def check_system(path: str, spec: Document) -> list[FieldError]:
         return []
     name = spec["os"].get("name", "")
     if name not in ("linux", "windows"):
-        return named("name", lambda _name: (), must=True)(f"{path}.os", spec["os"]) or [
-            not_supported(f"{path}.os", name, ("linux", "windows"))
-        ]
+        return among(f"{path}.os", name, ("linux", "windows")) if name else [required(f"{path}.os.name")]
     if name == "linux":
         return _set_in(path, spec, ("securityContext.windowsOptions",), ("windowsOptions",), _NOT_ON_LINUX)
     return _set_in(path, spec, _LINUX_OF_PODS, _LINUX_OF_CONTAINERS, _NOT_ON_WINDOWS)

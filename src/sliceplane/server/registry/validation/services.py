@@ -7,9 +7,10 @@ are free is admission's question.
 
 from __future__ import annotations
 
+from typing import Final
+
 from sliceplane.api.errors import (
     FieldError,
-    duplicate,
     forbidden_field,
     invalid_value,
     not_supported,
@@ -30,17 +31,18 @@ from sliceplane.api.service_rules import (
 )
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name, is_domain_qualified
-from sliceplane.server.registry.metadata import validate_labels
+from sliceplane.server.registry.metadata import in_go, validate_labels
 from sliceplane.server.registry.validation.addresses import (
     PORT_RANGE,
     check_endpoint_ip,
     check_number,
+    check_port,
     check_protocol,
-    iana_name_problems,
     ip_problem,
     version_of,
 )
 from sliceplane.server.registry.validation.load_balancers import check_balancer, check_ports
+from sliceplane.server.registry.validation.rules import Field, absent, among, each, of_form, only_once
 
 AFFINITIES = ("ClientIP", "None")
 TRAFFIC_DISTRIBUTIONS = ("PreferClose", "PreferSameNode", "PreferSameZone")
@@ -61,8 +63,7 @@ def validate_service(document: Document) -> list[FieldError]:
     errors += validate_labels(spec.get("selector", {}), "spec.selector")
     errors += _affinity(spec)
     errors += cluster_ips(spec)
-    for index, address in while_few(errors, enumerate(spec.get("externalIPs", ()))):
-        errors += check_endpoint_ip(f"spec.externalIPs[{index}]", address)
+    errors += each("spec.externalIPs", spec.get("externalIPs", ()), check_endpoint_ip)
     errors += _type(spec)
     errors += _distinct_ports(spec)
     errors += check_balancer(document)
@@ -81,14 +82,11 @@ def _for_type(spec: Document) -> list[FieldError]:
         detail = f"may not be set to 'None' for {kind} services"
         errors.append(invalid_value("spec.clusterIPs[0]", NO_CLUSTER_IP, detail))
     if kind == "ExternalName":
-        errors += [
-            forbidden_field(f"spec.{member}", "may not be set for ExternalName services")
-            for member in ("clusterIPs", "ipFamilies", "ipFamilyPolicy")
-            if spec.get(member)
-        ]
+        members = ("clusterIPs", "ipFamilies", "ipFamilyPolicy")
+        errors += absent("spec", spec, members, "may not be set for ExternalName services")
         name = spec.get("externalName", "").removesuffix(".")
         if name:
-            errors += [invalid_value("spec.externalName", name, problem) for problem in check_dns_subdomain(name)]
+            errors += of_form("spec.externalName", name, check_dns_subdomain)
         else:
             errors.append(required("spec.externalName"))
     return errors
@@ -96,30 +94,24 @@ def _for_type(spec: Document) -> list[FieldError]:
 
 def _each_port(spec: Document) -> list[FieldError]:
     ports: list[Document] = spec.get("ports", [])
-    errors: list[FieldError] = []
     names: set[str] = set()
-    for index, port in while_few(errors, enumerate(ports)):
-        path = f"spec.ports[{index}]"
+
+    def port_errors(path: str, port: Document) -> list[FieldError]:
         name = port.get("name", "")
-        if not name:
-            if len(ports) > 1:
-                errors.append(required(f"{path}.name"))
-        else:
-            errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_label(name)]
-            if name in names:
-                errors.append(duplicate(f"{path}.name", name))
-            names.add(name)
+        errors: list[FieldError] = []
+        if name:
+            errors += of_form(f"{path}.name", name, check_dns_label) + only_once(f"{path}.name", name, names)
+        elif len(ports) > 1:
+            errors.append(required(f"{path}.name"))
         errors += check_number(f"{path}.port", port.get("port", 0))
         errors += check_protocol(f"{path}.protocol", port.get("protocol"))
-        target = port.get("targetPort", 0)
-        if isinstance(target, str):
-            errors += [invalid_value(f"{path}.targetPort", target, problem) for problem in iana_name_problems(target)]
-        else:
-            errors += check_number(f"{path}.targetPort", target)
-        if port.get("appProtocol") is not None:
-            app = port["appProtocol"]
-            errors += [invalid_value(f"{path}.appProtocol", app, problem) for problem in check_qualified_name(app)]
-    return errors
+        errors += check_port(f"{path}.targetPort", port.get("targetPort", 0))
+        return errors + _APP_PROTOCOL(path, port)
+
+    return each("spec.ports", ports, port_errors)
+
+
+_APP_PROTOCOL: Final = Field("appProtocol", form=check_qualified_name, empty=True)
 
 
 def _affinity(spec: Document) -> list[FieldError]:
@@ -157,15 +149,12 @@ def cluster_ips(spec: Document) -> list[FieldError]:
     elif addresses and not primary:
         errors.append(invalid_value(path, addresses, "must be empty when `clusterIP` is not specified"))
     seen: set[str] = set()
-    for index, wanted in while_few(errors, enumerate(families)):
-        if wanted not in FAMILIES:
-            errors.append(not_supported(f"spec.ipFamilies[{index}]", wanted, FAMILIES))
-        if wanted in seen:
-            errors.append(duplicate(f"spec.ipFamilies[{index}]", wanted))
-        seen.add(wanted)
-    policy = spec.get("ipFamilyPolicy")
-    if policy is not None and policy not in FAMILY_POLICIES:
-        errors.append(not_supported("spec.ipFamilyPolicy", policy, FAMILY_POLICIES))
+    errors += each(
+        "spec.ipFamilies",
+        families,
+        lambda where, family: among(where, family, FAMILIES) + only_once(where, family, seen),
+    )
+    errors += Field("ipFamilyPolicy", choices=FAMILY_POLICIES)("spec", spec)
     bad = _bad_addresses(path, addresses)
     errors += bad
     if len(addresses) > 2:
@@ -213,30 +202,25 @@ def _type(spec: Document) -> list[FieldError]:
 
 
 def _distinct_ports(spec: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
     ports: list[Document] = spec.get("ports", [])
     node_ports: set[tuple[str, int]] = set()
-    for index, port in while_few(errors, enumerate(ports)):
-        key = (port.get("protocol", ""), port.get("nodePort", 0))
-        if key[1] and key in node_ports:
-            errors.append(duplicate(f"spec.ports[{index}].nodePort", key[1]))
-        node_ports.add(key)
     numbers: set[tuple[str, int]] = set()
-    for index, port in while_few(errors, enumerate(ports)):
-        key = (port.get("protocol", ""), port.get("port", 0))
-        if key in numbers:
-            # As upstream: Go's own struct is shown, with what does not count in the comparison left empty.
-            shown = {
-                "Name": "",
-                "Protocol": key[0],
-                "AppProtocol": None,
-                "Port": key[1],
-                "TargetPort": 0,
-                "NodePort": 0,
-            }
-            errors.append(duplicate(f"spec.ports[{index}]", shown))
-        numbers.add(key)
-    return errors
+
+    def node_port_errors(path: str, port: Document) -> list[FieldError]:
+        number = port.get("nodePort", 0)
+        key = (port.get("protocol", ""), number)
+        return only_once(f"{path}.nodePort", key, node_ports, number) if number else []
+
+    def port_errors(path: str, port: Document) -> list[FieldError]:
+        # As upstream: Go's own struct is shown, with what does not count in the comparison left empty.
+        empty = {"appProtocol": None, "targetPort": 0, "nodePort": 0}
+        shown = in_go({**port, "name": "", **empty}, *_GO_PORT, protocol="", port=0)
+        return only_once(path, (port.get("protocol", ""), port.get("port", 0)), numbers, shown)
+
+    return each("spec.ports", ports, node_port_errors) + each("spec.ports", ports, port_errors)
+
+
+_GO_PORT: Final = ("name", "protocol", "appProtocol", "port", "targetPort", "nodePort")
 
 
 def _policies(spec: Document) -> list[FieldError]:
@@ -260,14 +244,13 @@ def _policies(spec: Document) -> list[FieldError]:
     internal = spec.get("internalTrafficPolicy")
     if internal is None and kind in CLUSTER_IP_TYPES:
         errors.append(required("spec.internalTrafficPolicy"))
-    elif internal is not None and internal not in POLICIES:
-        errors.append(not_supported("spec.internalTrafficPolicy", internal, POLICIES))
+    elif internal is not None:
+        errors += among("spec.internalTrafficPolicy", internal, POLICIES)
     distribution = spec.get("trafficDistribution")
     # beside upstream's values, the name of a heuristic (KEP-4444, "Implementation specific heuristics")
-    known = distribution is None or distribution in TRAFFIC_DISTRIBUTIONS or is_domain_qualified(distribution)
-    if not known:
-        errors.append(not_supported("spec.trafficDistribution", distribution, TRAFFIC_DISTRIBUTIONS))
-    return errors
+    if distribution is None or is_domain_qualified(distribution):
+        return errors
+    return errors + among("spec.trafficDistribution", distribution, TRAFFIC_DISTRIBUTIONS)
 
 
 def _topology(document: Document) -> list[FieldError]:

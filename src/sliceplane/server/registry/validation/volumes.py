@@ -17,9 +17,7 @@ from sliceplane.api.errors import (
     forbidden_field,
     invalid_value,
     missing_value,
-    not_supported,
     required,
-    too_long,
     while_few,
 )
 from sliceplane.api.meta import Document
@@ -33,18 +31,16 @@ from sliceplane.server.registry.validation.environment import (
 )
 from sliceplane.server.registry.validation.rules import (
     Check,
-    check,
+    Field,
+    Rows,
+    among,
+    each,
     file_mode,
-    named,
     needs,
     no_way_up,
-    one_of,
-    part,
-    parts,
-    rows_of,
+    of_form,
     way_down,
     way_of_user,
-    within,
 )
 
 Volumes = Mapping[str, Document]
@@ -73,6 +69,9 @@ _PROPAGATIONS: Final = ("Bidirectional", "HostToContainer", "None")
 _RECURSIVE: Final = ("Disabled", "Enabled", "IfPossible")
 
 
+_NAME: Final = Field("name", required=True, form=check_dns_label)
+
+
 def check_volumes(path: str, volumes: list[Document], pod: str | None) -> tuple[Volumes, list[FieldError]]:
     """The good volumes by name, and the complaints.  *pod*: the name of the Pod; ``None`` for a template."""
     errors: list[FieldError] = []
@@ -82,7 +81,7 @@ def check_volumes(path: str, volumes: list[Document], pod: str | None) -> tuple[
         where = f"{path}[{index}]"
         name = volume.get("name", "")
         problems = _source(where, volume, pod)
-        problems += named("name", check_dns_label, must=True)(where, volume)
+        problems += _NAME(where, volume)
         if name in good:
             problems.append(duplicate(f"{where}.name", name))
         if not problems:
@@ -112,8 +111,10 @@ def _source(path: str, volume: Document, pod: str | None) -> list[FieldError]:
                 errors.append(invalid_value(f"{path}.name", volume.get("name", ""), _PORTAL_DETAIL))
         elif member == "ephemeral" and not place and pod and volume.get("name"):
             claim = f"{pod}-{volume['name']}"
-            problems = [f'PVC name "{claim}": {problem}' for problem in check_dns_subdomain(claim)]
-            errors += [invalid_value(f"{path}.name", volume["name"], problem) for problem in problems]
+            errors += [
+                invalid_value(f"{path}.name", volume["name"], f'PVC name "{claim}": {problem}')
+                for problem in check_dns_subdomain(claim)
+            ]
         elif member == "image" and not place and pod is not None:
             # As upstream: a template's reference may be filled in later.
             errors[:0] = needs("reference")(f"{path}.image", source)
@@ -127,8 +128,10 @@ def _empty_dir(path: str, source: Document) -> list[FieldError]:
 
 
 def _host_path(path: str, source: Document) -> list[FieldError]:
-    errors = needs("path")(path, source)
-    return errors or check(path, source, (part("path", no_way_up), one_of("type", *_HOST_TYPES)))
+    return needs("path")(path, source) or _HOST_PATH(path, source)
+
+
+_HOST_PATH: Final = Rows(Field("path", form=no_way_up), Field("type", choices=_HOST_TYPES))
 
 
 def _nfs(path: str, source: Document) -> list[FieldError]:
@@ -140,20 +143,24 @@ def _nfs(path: str, source: Document) -> list[FieldError]:
 
 
 def _iscsi(path: str, source: Document) -> list[FieldError]:
-    errors = needs("targetPortal", "iqn")(path, source)
-    if source.get("iqn"):
-        errors += _initiator(f"{path}.iqn", source["iqn"])
-    errors += within("lun", 0, 255)(path, source)
+    errors = _TARGET(path, source)
     if (source.get("chapAuthDiscovery") or source.get("chapAuthSession")) and "secretRef" not in source:
         errors.append(required(f"{path}.secretRef"))
-    return errors + (_initiator(f"{path}.initiatorname", source["initiatorName"]) if "initiatorName" in source else [])
+    if "initiatorName" not in source:
+        return errors
+    # As upstream spells it.
+    return errors + of_form(f"{path}.initiatorname", source["initiatorName"], _initiator_problems)
 
 
-def _initiator(path: str, name: str) -> list[FieldError]:
+def _initiator_problems(name: str) -> tuple[str, ...]:
     shape = _INITIATORS.get(name[:3])
     if shape is None:
-        return [invalid_value(path, name, "must be valid format starting with iqn, eui, or naa")]
-    return [] if shape.fullmatch(name) else [invalid_value(path, name, "must be valid format")]
+        return ("must be valid format starting with iqn, eui, or naa",)
+    return () if shape.fullmatch(name) else ("must be valid format",)
+
+
+_LUN: Final = Field("lun", minimum=0, maximum=255)
+_TARGET: Final = Rows(needs("targetPortal", "iqn"), Field("iqn", form=_initiator_problems), _LUN)
 
 
 def _flocker(path: str, source: Document) -> list[FieldError]:
@@ -199,7 +206,7 @@ def _fibre_channel(path: str, source: Document) -> list[FieldError]:
         errors.append(invalid_value(where, names, "targetWWNs and wwids can not be specified simultaneously"))
     if names and "lun" not in source:
         errors.append(required(f"{path}.lun", "lun is required if targetWWNs is specified"))
-    return errors + (within("lun", 0, 255)(path, source) if names else [])
+    return errors + (_LUN(path, source) if names else [])
 
 
 def _flex(path: str, source: Document) -> list[FieldError]:
@@ -212,21 +219,10 @@ def _flex(path: str, source: Document) -> list[FieldError]:
     return errors
 
 
-def _azure_disk(path: str, source: Document) -> list[FieldError]:
-    errors = check(
-        path,
-        source,
-        (
-            needs("diskName", "diskURI"),
-            one_of("cachingMode", "None", "ReadOnly", "ReadWrite"),
-            one_of("kind", "Dedicated", "Managed", "Shared"),
-        ),
-    )
+def _disk_uri(path: str, source: Document) -> list[FieldError]:
     uri = source.get("diskURI", "")
     start, shape = _DISKS["Managed" if source.get("kind") == "Managed" else "blob"]
-    if "kind" in source and not uri.startswith(start):
-        errors.append(not_supported(f"{path}.diskURI", uri, (shape,)))
-    return errors
+    return among(f"{path}.diskURI", uri, (shape,)) if "kind" in source and not uri.startswith(start) else []
 
 
 _DISKS: Final = {
@@ -238,20 +234,12 @@ _DISKS: Final = {
 }
 
 
-def _csi(path: str, source: Document) -> list[FieldError]:
-    driver = source.get("driver", "")
-    errors = needs("driver")(path, source)
-    if len(driver.encode()) > _DRIVER_MAX:
-        errors.append(too_long(f"{path}.driver", _DRIVER_MAX))
-    if driver:
-        errors += [invalid_value(f"{path}.driver", driver, why) for why in check_dns_subdomain(driver.lower())]
-    if "nodePublishSecretRef" in source:
-        name = source["nodePublishSecretRef"].get("name", "")
-        if not name:
-            errors.append(required(f"{path}.nodePublishSecretRef.name"))
-        else:
-            errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_subdomain(name)]
-    return errors
+def _publish_secret(path: str, secret: Document) -> list[FieldError]:
+    """As upstream: a name that is wrong is called one of the volume's source."""
+    name = secret.get("name", "")
+    if not name:
+        return [required(f"{path}.name")]
+    return of_form(f"{path.rpartition('.')[0]}.name", name, check_dns_subdomain)
 
 
 def _downward(path: str, source: Document) -> list[FieldError]:
@@ -263,7 +251,7 @@ def _downward(path: str, source: Document) -> list[FieldError]:
 
 
 def _downward_file(path: str, item: Document) -> list[FieldError]:
-    errors = needs("path")(path, item) + way_of_user(f"{path}.path", item.get("path", ""))
+    errors = _FILE_PATH(path, item)
     if "fieldRef" in item:
         errors += check_field_of_pod(f"{path}.fieldRef", item["fieldRef"], VOLUME_FIELDS)
         if "resourceFieldRef" in item:
@@ -276,12 +264,21 @@ def _downward_file(path: str, item: Document) -> list[FieldError]:
     return errors + file_mode("mode")(path, item)
 
 
-def _projected(path: str, source: Document) -> list[FieldError]:
-    errors = file_mode("defaultMode")(path, source)
-    taken: set[str] = set()
-    for index, projection in while_few(errors, enumerate(source.get("sources", ()))):
-        errors += _projection(path, f"{path}.sources[{index}]", projection, taken)
+def _downward_files(path: str, items: list[Document]) -> list[FieldError]:
+    """As upstream: without the index."""
+    errors: list[FieldError] = []
+    for item in while_few(errors, items):
+        errors += _downward_file(path.rpartition(".")[0], item)
     return errors
+
+
+def _projected(path: str, source: Document) -> list[FieldError]:
+    taken: set[str] = set()
+    return each(
+        f"{path}.sources",
+        source.get("sources", ()),
+        lambda where, projection: _projection(path, where, projection, taken),
+    )
 
 
 def _projection(path: str, where: str, projection: Document, taken: set[str]) -> list[FieldError]:
@@ -313,66 +310,70 @@ def _projection(path: str, where: str, projection: Document, taken: set[str]) ->
 
 
 def _token(path: str, where: str, token: Document) -> list[FieldError]:
-    seconds = token.get("expirationSeconds", _TOKEN_MIN_S)
-    errors: list[FieldError] = []
-    if seconds < _TOKEN_MIN_S:
-        detail = "may not specify a duration less than 10 minutes"
-        errors.append(invalid_value(f"{where}.expirationSeconds", seconds, detail))
-    if seconds > _TOKEN_MAX_S:
-        detail = "may not specify a duration larger than 2^32 seconds"
-        errors.append(invalid_value(f"{where}.expirationSeconds", seconds, detail))
     # As upstream: the path is looked for in the volume.
-    return errors + (way_of_user(f"{path}.path", token["path"]) if token.get("path") else [required(f"{path}.path")])
+    return _TOKEN_AGE(where, token) + _FILE_PATH(path, token)
 
 
-def _storage_os(path: str, source: Document) -> list[FieldError]:
-    return check(
-        path,
-        source,
-        (
-            named("volumeName", check_dns_label, must=True),
-            named("volumeNamespace", check_dns_label),
-            part("secretRef", needs("name")),
-        ),
-    )
-
-
-_KEY_TO_PATH: Final = rows_of(
-    needs("key", "path"), lambda path, item: way_of_user(f"{path}.path", item.get("path", "")), file_mode("mode")
+_FILE_PATH: Final = Field("path", required=True, form=way_of_user)
+_TOKEN_AGE: Final = Rows(
+    Field("expirationSeconds", minimum=_TOKEN_MIN_S, detail="may not specify a duration less than 10 minutes"),
+    Field(
+        "expirationSeconds",
+        maximum=_TOKEN_MAX_S,
+        detail="may not specify a duration larger than 2^32 seconds",
+    ),
 )
-_PARTITION: Final = within("partition", 0, 255, "must be between 1 and 255, inclusive")
+_KEY_TO_PATH: Final = Rows(Field("key", required=True), _FILE_PATH, file_mode("mode"))
+_PARTITION: Final = Field("partition", minimum=0, maximum=255, detail="must be between 1 and 255, inclusive")
+_SECRET: Final = Field("secretRef", rows=needs("name"))
+_FILES: Final = (file_mode("defaultMode"), Field("items", rows=_KEY_TO_PATH))
 #: by the member of a volume, in the order in which they are looked for
 _SOURCES: Final[dict[str, Check]] = {
     "emptyDir": _empty_dir,
     "hostPath": _host_path,
-    "gitRepo": rows_of(needs("repository"), part("directory", way_down)),
-    "gcePersistentDisk": rows_of(needs("pdName"), _PARTITION),
-    "awsElasticBlockStore": rows_of(needs("volumeID"), _PARTITION),
-    "secret": rows_of(needs("secretName"), file_mode("defaultMode"), parts("items", _KEY_TO_PATH)),
+    "gitRepo": Rows(Field("repository", required=True), Field("directory", form=way_down)),
+    "gcePersistentDisk": Rows(Field("pdName", required=True), _PARTITION),
+    "awsElasticBlockStore": Rows(Field("volumeID", required=True), _PARTITION),
+    "secret": Rows(Field("secretName", required=True), *_FILES),
     "nfs": _nfs,
     "iscsi": _iscsi,
     "glusterfs": needs("endpoints", "path"),
     "flocker": _flocker,
     "persistentVolumeClaim": needs("claimName"),
     "rbd": needs("monitors", "image"),
-    "cinder": rows_of(needs("volumeID"), part("secretRef", needs("name"))),
+    "cinder": Rows(Field("volumeID", required=True), _SECRET),
     "cephfs": needs("monitors"),
     "quobyte": _quobyte,
-    "downwardAPI": _downward,
+    "downwardAPI": Rows(
+        file_mode("defaultMode"),
+        Field("items", whole=_downward_files),
+    ),
     "fc": _fibre_channel,
     "flexVolume": _flex,
-    "configMap": rows_of(needs("name"), file_mode("defaultMode"), parts("items", _KEY_TO_PATH)),
+    "configMap": Rows(Field("name", required=True), *_FILES),
     "azureFile": needs("secretName", "shareName"),
     "vsphereVolume": needs("volumePath"),
     "photonPersistentDisk": needs("pdID"),
     "portworxVolume": needs("volumeID"),
-    "azureDisk": _azure_disk,
-    "storageos": _storage_os,
-    "projected": _projected,
+    "azureDisk": Rows(
+        needs("diskName", "diskURI"),
+        Field("cachingMode", choices=("None", "ReadOnly", "ReadWrite")),
+        Field("kind", choices=("Dedicated", "Managed", "Shared")),
+        _disk_uri,
+    ),
+    "storageos": Rows(
+        Field("volumeName", required=True, form=check_dns_label),
+        Field("volumeNamespace", form=check_dns_label),
+        _SECRET,
+    ),
+    "projected": Rows(file_mode("defaultMode"), _projected),
     "scaleIO": needs("gateway", "system", "volumeName"),
-    "csi": _csi,
-    "ephemeral": rows_of(needs("volumeClaimTemplate"), part("volumeClaimTemplate", check_claim_template)),
-    "image": one_of("pullPolicy", *PULL_POLICIES),
+    "csi": Rows(
+        Field("driver", required=True, bytes_max=_DRIVER_MAX, form=lambda driver: check_dns_subdomain(driver.lower())),
+        Field("nodePublishSecretRef", rows=_publish_secret),
+    ),
+    "ephemeral": Rows(Field("volumeClaimTemplate", required=True, rows=check_claim_template)),
+    "image": Rows(Field("pullPolicy", choices=PULL_POLICIES)),
 }
 #: where upstream names a member otherwise: in complaints about it, and about one type too many
 _PATHS: Final = {"gcePersistentDisk": "persistentDisk"}
@@ -393,15 +394,14 @@ def _paths_by_name(uses: list[Document], member: str) -> dict[str, str]:
 
 
 def _mounts(path: str, container: Document, volumes: Volumes, devices: dict[str, str]) -> list[FieldError]:
-    errors: list[FieldError] = []
     seen: set[str] = set()
     device_paths = set(devices.values())
     privileged = bool(container.get("securityContext", {}).get("privileged"))
-    for index, mount in while_few(errors, enumerate(container.get("volumeMounts", ()))):
-        where = f"{path}[{index}]"
+
+    def mount_errors(where: str, mount: Document) -> list[FieldError]:
         name = mount.get("name", "")
         target = mount.get("mountPath", "")
-        errors += [] if name else [required(f"{where}.name")]
+        errors = [] if name else [required(f"{where}.name")]
         errors += [] if name in volumes else [missing_value(f"{where}.name", name)]
         errors += [] if target else [required(f"{where}.mountPath")]
         errors += [invalid_value(f"{where}.mountPath", target, "must be unique")] if target in seen else []
@@ -411,24 +411,24 @@ def _mounts(path: str, container: Document, volumes: Volumes, devices: dict[str,
         if target in device_paths:
             detail = "must not already exist as a path in volumeDevices"
             errors.append(invalid_value(f"{where}.mountPath", target, detail))
-        errors += _mount_options(path, where, mount, privileged=privileged)
-    return errors
+        return errors + _mount_options(path, where, mount, privileged=privileged)
+
+    return each(path, container.get("volumeMounts", ()), mount_errors)
 
 
 def _mount_options(path: str, where: str, mount: Document, *, privileged: bool) -> list[FieldError]:
     """As upstream: most complaints name the list, not its entry."""
-    errors = way_down(f"{path}.subPath", mount.get("subPath", ""))
+    errors = _SUB_PATH(path, mount)
     expression = mount.get("subPathExpr", "")
     if expression and mount.get("subPath"):
         detail = "subPathExpr and subPath are mutually exclusive"
         errors.append(invalid_value(f"{where}.subPathExpr", expression, detail))
-    errors += way_down(f"{path}.subPathExpr", expression)
-    errors += one_of("mountPropagation", *_PROPAGATIONS)(path, mount)
+    errors += _EXPRESSION(path, mount)
     propagation = mount.get("mountPropagation")
     if propagation == "Bidirectional" and not privileged:
         detail = "Bidirectional mount propagation is available only to privileged containers"
         errors.append(forbidden_field(f"{path}.mountPropagation", detail))
-    errors += one_of("recursiveReadOnly", *_RECURSIVE)(path, mount)
+    errors += _READ_ONLY(path, mount)
     if mount.get("recursiveReadOnly") in _RECURSIVE[1:]:
         only = "may only be specified when"
         if not mount.get("readOnly"):
@@ -437,6 +437,11 @@ def _mount_options(path: str, where: str, mount: Document, *, privileged: bool) 
             detail = f"{only} mountPropagation is None or not specified"
             errors.append(forbidden_field(f"{path}.recursiveReadOnly", detail))
     return errors
+
+
+_SUB_PATH: Final = Rows(Field("subPath", form=way_down))
+_EXPRESSION: Final = Rows(Field("subPathExpr", form=way_down), Field("mountPropagation", choices=_PROPAGATIONS))
+_READ_ONLY: Final = Rows(Field("recursiveReadOnly", choices=_RECURSIVE))
 
 
 def _devices(path: str, devices: list[Document], volumes: Volumes, mounts: dict[str, str]) -> list[FieldError]:
@@ -448,7 +453,7 @@ def _devices(path: str, devices: list[Document], volumes: Volumes, mounts: dict[
         where = f"{path}[{index}]"
         name = device.get("name", "")
         target = device.get("devicePath", "")
-        leaves = bool(no_way_up(path, target))
+        leaves = bool(no_way_up(target))
         faults = (
             (not name, "name", None),
             (name in names, "name", "must be unique"),

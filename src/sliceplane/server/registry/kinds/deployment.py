@@ -21,22 +21,24 @@ from sliceplane.server.registry.kinds.workload import (
     int_or_percent,
     shown_rolling,
 )
-from sliceplane.server.registry.validation.rules import Rows, fill, not_negative
+from sliceplane.server.registry.validation.rules import Defaults, Rows, fill, not_negative
 
 STRATEGIES = ("Recreate", "RollingUpdate")
-_DEFAULTS: Final = {
-    "+spec": {
-        "replicas?": 1,
-        "+strategy": {"type": "RollingUpdate"},
-        "revisionHistoryLimit?": 10,
-        "progressDeadlineSeconds?": 600,
+_DEFAULTS: Final = Defaults(
+    {
+        "+spec": {
+            "replicas?": 1,
+            "+strategy": {"type": "RollingUpdate"},
+            "revisionHistoryLimit?": 10,
+            "progressDeadlineSeconds?": 600,
+        }
     }
-}
+)
 _COUNTS: Final = not_negative("minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
 
 
 def _default(document: Document) -> None:
-    fill(document, _DEFAULTS)
+    _DEFAULTS(document)
     spec = document["spec"]
     if spec["strategy"]["type"] == "RollingUpdate":
         fill(spec["strategy"], {"+rollingUpdate": {"maxUnavailable?": "25%", "maxSurge?": "25%"}})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sliceplane.api import gates as names
 from sliceplane.api.discovery import HINTS_MAX, LABEL_HOSTNAME, LABEL_MANAGED_BY
-from sliceplane.api.errors import FieldError, invalid_value, required, too_many, while_few
+from sliceplane.api.errors import FieldError, invalid_value, required, too_many
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices
@@ -53,7 +53,6 @@ from sliceplane.server.registry.validation.rules import (
     Form,
     Rows,
     each,
-    filled,
     of_form,
     only_once,
     unchanged,
@@ -66,6 +65,14 @@ if TYPE_CHECKING:
 FQDN_WARNING: Final = "spec.addressType: FQDN endpoints are deprecated"
 #: slices of the built-in controllers repeat what the author of a Service or Endpoints was warned of
 _CONTROLLERS: Final = ("endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io")
+
+
+def _default(document: Document) -> None:
+    for port in document.setdefault("ports", []):
+        port.setdefault("name", "")
+        port.setdefault("protocol", PROTOCOL_DEFAULT)
+    for endpoint in document.setdefault("endpoints", []):
+        endpoint.setdefault("conditions", {})
 
 
 def _prepare(core: Core, target: Target, new: Document, old: Document | None = None) -> None:
@@ -193,21 +200,20 @@ _ZONE_KEY = "topology.kubernetes.io/zone"
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
     same_type = unchanged("addressType", {"addressType": "", **new}, old)
-    errors = _TYPE("", new) + same_type + _ports("", new)
+    errors = _TYPE("", new) + same_type + _ports("ports", new.get("ports", []))
     return errors if new.get("endpoints") == old.get("endpoints") else errors + _endpoints("", new)
 
 
-_TYPE: Final = Field("addressType", required=True, choices=ADDRESS_TYPES)
+_TYPE: Final = Rows(Field("addressType", required=True, choices=ADDRESS_TYPES))
 _PORT: Final = Rows(
     lambda path, port: check_protocol(f"{path}.protocol", port.get("protocol")),
     Field("appProtocol", form=check_qualified_name, empty=True),
 )
 
 
-def _ports(_path: str, document: Document) -> list[FieldError]:
-    ports: list[Document] = document.get("ports", [])
+def _ports(path: str, ports: list[Document]) -> list[FieldError]:
     if len(ports) > PORTS_MAX:
-        return [too_many("ports", len(ports), PORTS_MAX)]
+        return [too_many(path, len(ports), PORTS_MAX)]
     names: set[str] = set()
 
     def port_errors(path: str, port: Document) -> list[FieldError]:
@@ -215,24 +221,20 @@ def _ports(_path: str, document: Document) -> list[FieldError]:
         errors = of_form(f"{path}.name", name, check_dns_label) if name else []
         return errors + only_once(f"{path}.name", name, names) + _PORT(path, port)
 
-    return each("ports", ports, port_errors)
+    return each(path, ports, port_errors)
 
 
 def _endpoints(_path: str, document: Document) -> list[FieldError]:
     endpoints: list[Document] = document.get("endpoints", [])
     if len(endpoints) > ENDPOINTS_MAX:
         return [too_many("endpoints", len(endpoints), ENDPOINTS_MAX)]
-    errors: list[FieldError] = []
     address_type = document.get("addressType", "")
     are_plain = _PLAIN.have(
         {(address_type, endpoint.get("nodeName"), *endpoint.get("addresses", ())[:2]) for endpoint in endpoints}
     )
-    if are_plain and all(map(_SELDOM.isdisjoint, endpoints)):
-        return errors
-    for index, endpoint in while_few(errors, enumerate(endpoints)):
-        if not are_plain or not _SELDOM.isdisjoint(endpoint):
-            errors += _endpoint(f"endpoints[{index}]", endpoint, address_type)
-    return errors
+    if not are_plain:
+        return each("endpoints", endpoints, lambda path, endpoint: _endpoint(path, endpoint, address_type))
+    return [] if all(map(_SELDOM.isdisjoint, endpoints)) else each("endpoints", endpoints, _SELDOM_ROWS)
 
 
 def _is_plain(endpoint: tuple[str | None, ...]) -> bool:
@@ -251,7 +253,8 @@ _PLAIN: Final = Passed(65536, _is_plain)
 
 
 def _endpoint(path: str, endpoint: Document, address_type: str) -> list[FieldError]:
-    return _addresses(f"{path}.addresses", endpoint.get("addresses", []), address_type) + _ENDPOINT(path, endpoint)
+    errors = _addresses(f"{path}.addresses", endpoint.get("addresses", []), address_type)
+    return errors + _NODE(path, endpoint) + _SELDOM_ROWS(path, endpoint)
 
 
 def _addresses(path: str, addresses: list[str], address_type: str) -> list[FieldError]:
@@ -310,23 +313,18 @@ def _hint_names(path: str, items: list[Document], form: Form) -> list[FieldError
 
 
 _HINTS: Final[dict[str, Form]] = {"forZones": check_label_value, "forNodes": check_dns_subdomain}
-_ENDPOINT: Final = Rows(
-    Field("nodeName", form=check_dns_subdomain, empty=True),
+_NODE: Final = Rows(Field("nodeName", form=check_dns_subdomain, empty=True))
+_SELDOM_ROWS: Final = Rows(
     Field("deprecatedTopology", rows=_topology),
     Field("hostname", form=check_dns_label, empty=True),
     Field("hints", rows=_hints),
 )
 ENDPOINT_SLICE: Final = kind.Kind(
     resource=EndpointSlices,
-    defaults=filled(
-        {
-            "+ports": [{"name?": "", "protocol?": PROTOCOL_DEFAULT}],
-            "+endpoints": [{"+conditions": {}}],
-        }
-    ),
+    defaults=_default,
     prepare_create=_prepare,
     prepare_update=_prepare,
-    rules=Rows(_TYPE, _ports, _endpoints),
+    rules=Rows(_TYPE, Field("ports", whole=_ports), _endpoints),
     update_rules=_validate_update,
     warnings=_warnings,
     quota=kind.Quota(),

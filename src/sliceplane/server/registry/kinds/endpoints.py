@@ -30,7 +30,7 @@ from sliceplane.server.registry.validation.addresses import (
     plain_version,
     spelling,
 )
-from sliceplane.server.registry.validation.rules import Field, Rows, each, filled
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, each
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
@@ -123,7 +123,7 @@ def _host_ports(subsets: list[Document]) -> Iterator[str]:
 
 ENDPOINTS: Final = kind.Kind(
     resource=EndpointsObjects,
-    defaults=filled({"subsets": [{"ports": [{"protocol": PROTOCOL_DEFAULT}]}]}),
+    defaults=Defaults({"subsets": [{"ports": [{"protocol": PROTOCOL_DEFAULT}]}]}),
     rules=_ROWS,
     update_rules=_validate_update,
     warnings=_warnings,

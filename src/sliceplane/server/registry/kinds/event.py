@@ -15,7 +15,7 @@ from sliceplane.kit.names import check_qualified_name
 from sliceplane.server.documents.table.columns import Cell, Column, Printer, mapping, name_of, number, since, text
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
-from sliceplane.server.registry.validation.rules import Rows, filled, of_form
+from sliceplane.server.registry.validation.rules import Defaults, Rows, of_form
 
 TEXT_MAX: Final = 128
 NOTE_MAX: Final = 1024
@@ -167,7 +167,7 @@ _PRINTER: Final = Printer(
 #: Events come and go by themselves, and no quota holds them
 EVENT: Final = kind.Kind(
     resource=Events,
-    defaults=filled(_DEFAULTS),
+    defaults=Defaults(_DEFAULTS),
     rules=Rows(_namespace),
     granted=kind.edited(),
     columns=_PRINTER,

@@ -17,7 +17,7 @@ from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, P
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import check_number, iana_name_problems, ip_problem, version_of
-from sliceplane.server.registry.validation.rules import Field, Rows, among, each, filled, of_form
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, among, each, of_form
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -56,7 +56,7 @@ def check_spec(spec: Document, before: Document) -> list[FieldError]:
         if "*" not in host or not lenient:
             errors += _paths(path, rule)
     errors += _tls(spec.get("tls", []), before.get("tls", []))
-    return errors + Field("ingressClassName", form=check_dns_subdomain, empty=True)("spec", spec)
+    return errors + _CLASS_NAME("spec", spec)
 
 
 def _tls(entries: list[Document], before: list[Document]) -> list[FieldError]:
@@ -71,6 +71,8 @@ def _host_problems(host: str) -> Iterable[str]:
     return too_long if re.fullmatch(_WILDCARD, host) else [*too_long, _NOT_A_WILDCARD]
 
 
+_CLASS_NAME: Final = Rows(Field("ingressClassName", form=check_dns_subdomain, empty=True))
+_SERVICE_NAME: Final = Rows(Field("name", required=True, form=check_dns_label))
 _TLS_HOSTS: Final = Rows(Field("hosts", rows=lambda path, host: of_form(path, host, _host_problems)))
 _TLS: Final = Rows(_TLS_HOSTS, Field("secretName", form=check_dns_subdomain))
 
@@ -108,7 +110,7 @@ def _backend(path: str, backend: Document) -> list[FieldError]:
         return check_reference(f"{path}.resource", resource)
     if service is None:
         return [invalid_value(path, "", "resource or service backend is required")]
-    errors = Field("name", required=True, form=check_dns_label)(f"{path}.service", service)
+    errors = _SERVICE_NAME(f"{path}.service", service)
     return errors + _port(path, service.get("port", {}))
 
 
@@ -200,7 +202,7 @@ def _shown_addresses(ingress: Document) -> str:
 
 INGRESS: Final = kind.Kind(
     resource=Ingresses,
-    defaults=filled({"+spec": {}}),
+    defaults=Defaults({"+spec": {}}),
     prepare_create=_choose_class,
     rules=Rows(_validate),
     update_rules=lambda new, old: check_spec(new["spec"], old["spec"]),

@@ -7,11 +7,11 @@ from typing import Final
 from sliceplane.api.scheme import Leases
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.validation.rules import POSITIVE, Field, Rows, filled
+from sliceplane.server.registry.validation.rules import POSITIVE, Defaults, Field, Rows
 
 LEASE: Final = kind.Kind(
     resource=Leases,
-    defaults=filled({"+spec": {}}),
+    defaults=Defaults({"+spec": {}}),
     rules=Rows(
         Field("spec.leaseDurationSeconds", minimum=1, detail=POSITIVE),
         Field("spec.leaseTransitions", minimum=0),

@@ -228,7 +228,7 @@ def _deadline(spec: Document, before: Document) -> list[FieldError]:
     if "activeDeadlineSeconds" not in spec:
         detail = "must not update from a positive integer to nil value"
         return [] if had is None else [invalid_value(path, None, detail)]
-    errors = id_field("activeDeadlineSeconds")("spec", spec)
+    errors = Rows(id_field("activeDeadlineSeconds"))("spec", spec)
     now_s = spec["activeDeadlineSeconds"]
     if errors or had is None or now_s <= had:
         return errors

@@ -39,7 +39,7 @@ from sliceplane.server.registry.validation.resources import (
     is_of_pods,
     sum_of_containers,
 )
-from sliceplane.server.registry.validation.rules import Field, Rows, each, fill, of_form
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, each, fill, of_form
 from sliceplane.server.registry.validation.scheduling import (
     check_affinity,
     check_gates,
@@ -103,14 +103,14 @@ def _default_whole(whole: Document, spec: Document) -> None:
 
 
 def default_pod_spec(spec: Document) -> None:
-    fill(spec, _DEFAULTS)
+    _DEFAULTS(spec)
     # ``serviceAccount`` is the old name of ``serviceAccountName``; both are shown.
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if account:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
     for member in _CONTAINER_LISTS:
         for container in spec.get(member, ()):
-            fill(container, {"imagePullPolicy": pull_policy(container.get("image", ""))})
+            container["imagePullPolicy"] = container.get("imagePullPolicy") or pull_policy(container.get("image", ""))
     for volume in spec.get("volumes", ()):
         if volume.keys() <= {"name"}:
             volume["emptyDir"] = {}
@@ -160,15 +160,17 @@ _VOLUME: Final = {
     "scaleIO": {"storageMode": "ThinProvisioned", "fsType": "xfs"},
     "ephemeral": {"volumeClaimTemplate": _CLAIM},
 }
-_DEFAULTS: Final = {
-    "restartPolicy": "Always",
-    "dnsPolicy": "ClusterFirst",
-    "schedulerName": "default-scheduler",
-    "terminationGracePeriodSeconds?": 30,
-    "securityContext": {},
-    **{member: [_CONTAINER] for member in _CONTAINER_LISTS},
-    "volumes": [_VOLUME],
-}
+_DEFAULTS: Final = Defaults(
+    {
+        "restartPolicy": "Always",
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+        "terminationGracePeriodSeconds?": 30,
+        "securityContext": {},
+        **{member: [_CONTAINER] for member in _CONTAINER_LISTS},
+        "volumes": [_VOLUME],
+    }
+)
 
 
 def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -> list[FieldError]:

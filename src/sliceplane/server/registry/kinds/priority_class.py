@@ -10,7 +10,7 @@ from sliceplane.api.scheme import PriorityClasses
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, flag_at, number_at
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.validation.rules import Field, Rows, filled
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rows
 from sliceplane.server.store.mvcc import Store
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ _ROWS: Final = Rows(
 )
 PRIORITY_CLASS: Final = kind.Kind(
     resource=PriorityClasses,
-    defaults=filled({"value": 0, "preemptionPolicy?": "PreemptLowerPriority"}),
+    defaults=Defaults({"value": 0, "preemptionPolicy?": "PreemptLowerPriority"}),
     rules=_ROWS,
     update_rules=_changes,
     admission=kind.Admission(admit=_admit),

@@ -14,7 +14,7 @@ from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, P
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.validation.load_balancers import NOT_A_CIDR
-from sliceplane.server.registry.validation.rules import Field, Rows, filled, needs, unchanged
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, needs, unchanged
 
 CIDRS_MAX: Final = 2
 _ONE_OF_EACH: Final = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"
@@ -75,7 +75,7 @@ def _parent(address: Document) -> str:
 
 SERVICE_CIDR: Final = kind.Kind(
     resource=ServiceCIDRs,
-    defaults=filled({"+spec": {}}),
+    defaults=Defaults({"+spec": {}}),
     rules=Rows(_validate_service_cidr),
     update_rules=_validate_service_cidr_update,
     status=kind.Status(first=kind.empty_status, not_written=fields.of_paths([("f:spec",), ("f:metadata",)])),
@@ -93,7 +93,7 @@ SERVICE_CIDR: Final = kind.Kind(
 )
 IP_ADDRESS: Final = kind.Kind(
     resource=IPAddresses,
-    defaults=filled({"+spec": {}}),
+    defaults=Defaults({"+spec": {}}),
     rules=_ADDRESS,
     update_rules=lambda new, old: unchanged("spec.parentRef", new, old) or _ADDRESS("", new),
     columns=Printer((NAME, Column("ParentRef", "The object that holds the address.", _parent))),

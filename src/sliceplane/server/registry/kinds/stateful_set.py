@@ -30,7 +30,7 @@ from sliceplane.server.registry.kinds.workload import (
 from sliceplane.server.registry.metadata import check_label_selector, in_go, validate_maps
 from sliceplane.server.registry.validation.annotations import check_pod_annotations
 from sliceplane.server.registry.validation.claims import check_claim_spec
-from sliceplane.server.registry.validation.rules import Field, Rows, fill, not_negative
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, fill, not_negative
 
 _COUNTS: Final = ("replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas")
 _RETENTION: Final = ("Retain", "Delete")
@@ -50,20 +50,22 @@ _KEEPS_ALL: Final = (
 )
 
 
-_DEFAULTS: Final = {
-    "+spec": {
-        "podManagementPolicy": "OrderedReady",
-        "+updateStrategy": {},
-        "+persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
-        "replicas?": 1,
-        "revisionHistoryLimit?": 10,
-        "serviceName": "",
+_DEFAULTS: Final = Defaults(
+    {
+        "+spec": {
+            "podManagementPolicy": "OrderedReady",
+            "+updateStrategy": {},
+            "+persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+            "replicas?": 1,
+            "revisionHistoryLimit?": 10,
+            "serviceName": "",
+        }
     }
-}
+)
 
 
 def _default(document: Document) -> None:
-    fill(document, _DEFAULTS)
+    _DEFAULTS(document)
     spec = document["spec"]
     strategy = spec["updateStrategy"]
     if not strategy.get("type"):
@@ -98,6 +100,7 @@ _FIRST_ROWS: Final = Rows(
 _CLAIMS: Final = Rows(
     Field("volumeClaimTemplates", rows=lambda path, claim: check_claim_spec(f"{path}.spec", claim.get("spec", {})))
 )
+_SERVICE_NAME: Final = Rows(Field("serviceName", form=check_dns_label))
 _COUNT_ROWS: Final = Rows(
     Field("replicas", minimum=0), Field("minReadySeconds", minimum=0), Field("ordinals?.start", minimum=0)
 )
@@ -110,7 +113,7 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
         errors += _CLAIMS("spec", spec)
     errors += _COUNT_ROWS("spec", spec)
     if old is None:
-        errors += Field("serviceName", form=check_dns_label)("spec", spec)
+        errors += _SERVICE_NAME("spec", spec)
     return errors + _selector(spec, old) + check_runs_for_ever("spec.template", spec["template"], "StatefulSet")
 
 

@@ -39,7 +39,7 @@ from sliceplane.server.documents.table.columns import (
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.volumes import DEFAULT_CLASS_MARKS
 from sliceplane.server.registry.metadata import IMMUTABLE, check_label_selector
-from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Field, Rows, each, filled, of_form, only_once
+from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Defaults, Field, Rows, each, of_form, only_once
 
 _PARAMETERS_MAX: Final = 512
 _BYTES_MAX: Final = 256 * 1024
@@ -81,7 +81,7 @@ def _flag(name: str, description: str, path: str) -> Column:
 
 STORAGE_CLASS: Final = kind.Kind(
     resource=StorageClasses,
-    defaults=filled({"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"}),
+    defaults=Defaults({"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"}),
     rules=Rows(
         Field("provisioner", required=True, form=_provisioner, immutable=True),
         Field("parameters", immutable=True),
@@ -176,8 +176,8 @@ def _tokens(_path: str, driver: Document) -> list[FieldError]:
     return errors
 
 
-_REQUEST: Final = Field(
-    "expirationSeconds", minimum=_TOKEN_S_MIN, detail="may not specify a duration less than 10 minutes"
+_REQUEST: Final = Rows(
+    Field("expirationSeconds", minimum=_TOKEN_S_MIN, detail="may not specify a duration less than 10 minutes")
 )
 
 
@@ -203,7 +203,7 @@ def _audiences(driver: Document) -> str:
 
 CSI_DRIVER: Final = kind.Kind(
     resource=CSIDrivers,
-    defaults=filled(
+    defaults=Defaults(
         {
             "+spec": {
                 "attachRequired?": True,

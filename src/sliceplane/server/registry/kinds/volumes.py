@@ -36,7 +36,7 @@ from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.claims import check_claim_spec, check_pod_mode
-from sliceplane.server.registry.validation.rules import Field, Rows, at, fill, filled, no_way_up
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, at, fill, no_way_up
 from sliceplane.server.registry.validation.scheduling import check_node_selector
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _claim_of(volume: Document) -> str:
 
 PERSISTENT_VOLUME: Final = kind.Kind(
     resource=PersistentVolumes,
-    defaults=filled(
+    defaults=Defaults(
         {
             "+status": {"phase": "Pending"},
             "+spec": {

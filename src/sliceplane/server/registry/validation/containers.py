@@ -174,7 +174,7 @@ def check_ports_of_node(path: str, spec: Document, *, is_pod: bool) -> list[Fiel
             return []
         return [invalid_value(f"{where}.hostPort", number, "must match `containerPort` when `hostNetwork` is true")]
 
-    return Field("containers", rows=Rows(Field("ports", rows=port_errors)))(path, spec)
+    return Rows(Field("containers", rows=Rows(Field("ports", rows=port_errors))))(path, spec)
 
 
 def _restarts(path: str, container: Document) -> list[FieldError]:
@@ -251,7 +251,7 @@ _PORT: Final = Rows(
     Field("hostPort", rows=_host_port),
     lambda path, port: check_protocol(f"{path}.protocol", port.get("protocol")),
 )
-_SCHEME: Final = Field("scheme", choices=("HTTP", "HTTPS"))
+_SCHEME: Final = Rows(Field("scheme", choices=("HTTP", "HTTPS")))
 _COUNTS: Final = tuple(
     Field(member, minimum=0)
     for member in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")

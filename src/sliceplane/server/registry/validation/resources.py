@@ -27,7 +27,7 @@ from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.server.registry import pod_amounts
 from sliceplane.server.registry.metadata import in_go
-from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Field, among, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Field, Rows, among, each, of_form, only_once
 from sliceplane.server.registry.validation.security import containers_of
 
 #: Characters of the names of a Pod's claims that one message lists; upstream has no bound.
@@ -81,7 +81,7 @@ def claim_names(claims: list[Document]) -> ClaimNames:
     return ClaimNames(names, f": {', '.join(sorted(names))}"[:CLAIMS_SHOWN_MAX]) if names else NO_CLAIMS
 
 
-_CLAIM_NAME: Final = Field("name", required=True, form=check_dns_label)
+_CLAIM_NAME: Final = Rows(Field("name", required=True, form=check_dns_label))
 _CLAIM_SOURCES: Final = ("resourceClaimName", "resourceClaimTemplateName")
 
 
@@ -199,9 +199,10 @@ def _within_limit(path: str, name: str, request: Any, limit: Any) -> list[FieldE
     if limit is None:
         detail = "Limit must be set for non overcommitable resources"
         return [] if overcommits else [required(f"{path}.limits", detail)]
-    if request == limit or exact(request) == exact(limit):
+    if request == limit:
         return []
-    if overcommits and exact(request) < exact(limit):
+    asked, allowed = exact(request), exact(limit)
+    if asked == allowed or (overcommits and asked < allowed):
         return []
     relation = "less than or equal to" if overcommits else "equal to"
     return [invalid_value(f"{path}.requests", text_of(request), f"must be {relation} {name} limit of {text_of(limit)}")]

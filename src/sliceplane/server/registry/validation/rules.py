@@ -2,10 +2,10 @@
 
 A rule is called with the path of an object and the object, and returns its complaints.  Most are a ``Field``: data
 about one member, required, choices, bounds, form, immutable.  ``Rows`` runs rules in their order, which is that of
-upstream's complaints (``pkg/apis/core/validation/validation.go``).  A rule that no row can express (one of several, one member
-against another) is a function beside the rows.
+upstream's complaints (``pkg/apis/core/validation/validation.go``).  A rule that no row can express (one of several,
+one member against another) is a function beside the rows.
 
-``fill`` sets defaults by a pattern of the document that is filled.
+``Defaults`` sets defaults by a pattern of the document that is filled.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MODE_DETAIL: Final = "must be a number between 0 and 0777 (octal), both inclusi
 
 
 class Field(msgspec.Struct, frozen=True):
-    """The rules of the member at *path*.
+    """The rules of the member at *path*, as data.
 
     ``drivers[].name`` is the member of each element, and of ``csi?.driver`` nothing is required where ``csi`` is
     absent; any other member on the way counts as an empty object.
@@ -74,71 +74,103 @@ class Field(msgspec.Struct, frozen=True):
     #: of the object, or of each element of the list
     rows: Check | None = None
 
-    def __call__(self, path: str, document: Document) -> list[FieldError]:
-        if "." not in self.path:
-            return self._check(f"{path}.{self.path}" if path else self.path, document.get(self.path))
-        errors: list[FieldError] = []
-        for where, parent, name in while_few(errors, _places(document, self.path, f"{path}." if path else "")):
-            errors += self._check(where, parent.get(name))
-        return errors
-
     @property
     def needed(self) -> str:
         """The member without which there is nothing to check; "" if its absence may be a fault."""
         return "" if self.required or self.always else self.path.partition(".")[0].rstrip("?[]")
 
-    def _check(self, path: str, value: Any) -> list[FieldError]:
-        if self.always:
-            value = value or ""
-        elif self.required and not value:
-            return [required(path, self.required if isinstance(self.required, str) else "")]
-        if value is None:
-            return []
-        errors: list[FieldError] = []
-        if self.most is not None and len(value) > self.most:
-            errors.append(too_many(path, len(value), self.most))
-        if self.choices:
-            values = value if isinstance(value, list) else (value,)
-            bad = (text for text in values if text not in self.choices)
-            errors += [not_supported(path, text, self.choices) for text in islice(bad, ERRORS_MAX)]
-        is_below = self.minimum is not None and value < self.minimum
-        if is_below or (self.maximum is not None and value > self.maximum):
-            errors.append(invalid_value(path, value, self.detail or self._bounds))
-        if self.bytes_max is not None and len(value.encode()) > self.bytes_max:
-            errors.append(too_long(path, self.bytes_max))
-        if self.form is not None and (value or self.empty or self.always):
-            errors += [invalid_value(path, value, problem) for problem in self.form(value)]
+    def rule(self) -> Rule:
+        """The rule that this row stands for."""
+        checks = tuple(test for test, is_set in self._checks() if is_set)
+        only = checks[0] if len(checks) == 1 else None
+
+        def check(path: str, document: Document) -> list[FieldError]:
+            value = document.get(name)
+            where = f"{path}.{name}" if path else name
+            if not value:
+                if self.always:
+                    value = ""
+                elif self.required:
+                    return [required(where, self.required if isinstance(self.required, str) else "")]
+                elif value is None:
+                    return []
+            if only is not None:
+                return only(where, value)
+            return [error for test in checks for error in test(where, value)]
+
+        def check_places(path: str, document: Document) -> list[FieldError]:
+            errors: list[FieldError] = []
+            for where, parent in while_few(errors, _parents(document, way, path)):
+                errors += check(where, parent)
+            return errors
+
+        way, dot, name = self.path.rpartition(".")
+        return check_places if dot else check
+
+    def _checks(self) -> Iterator[tuple[Check, bool]]:
+        """Each check with whether this row makes it, in their order."""
+        yield self._length, self.most is not None
+        yield self._choice, bool(self.choices)
+        yield self._bounds, self.minimum is not None or self.maximum is not None
+        yield self._bytes, self.bytes_max is not None
+        yield self._form, self.form is not None
         if self.whole is not None:
-            errors += self.whole(path, value)
+            yield self.whole, True
         if self.rows is not None:
-            errors += each(path, value, self.rows) if isinstance(value, list) else self.rows(path, value)
-        return errors
+            yield self._rows, True
 
-    @property
-    def _bounds(self) -> str:
-        if self.maximum is None:
-            return f"must be greater than or equal to {self.minimum}"
-        return f"must be between {self.minimum} and {self.maximum}, inclusive"
+    def _length(self, path: str, value: list[Any]) -> list[FieldError]:
+        assert self.most is not None
+        return [too_many(path, len(value), self.most)] if len(value) > self.most else []
+
+    def _choice(self, path: str, value: Any) -> list[FieldError]:
+        if not isinstance(value, list):
+            return among(path, value, self.choices)
+        bad = (text for text in value if text not in self.choices)
+        return [not_supported(path, text, self.choices) for text in islice(bad, ERRORS_MAX)]
+
+    def _bounds(self, path: str, value: int) -> list[FieldError]:
+        is_below = self.minimum is not None and value < self.minimum
+        if not is_below and (self.maximum is None or value <= self.maximum):
+            return []
+        between = f"must be between {self.minimum} and {self.maximum}, inclusive"
+        detail = between if self.maximum is not None else f"must be greater than or equal to {self.minimum}"
+        return [invalid_value(path, value, self.detail or detail)]
+
+    def _bytes(self, path: str, value: str) -> list[FieldError]:
+        assert self.bytes_max is not None
+        return [too_long(path, self.bytes_max)] if len(value.encode()) > self.bytes_max else []
+
+    def _form(self, path: str, value: str) -> list[FieldError]:
+        assert self.form is not None
+        return of_form(path, value, self.form) if value or self.empty or self.always else []
+
+    def _rows(self, path: str, value: Any) -> list[FieldError]:
+        assert self.rows is not None
+        return each(path, value, self.rows) if isinstance(value, list) else self.rows(path, value)
 
 
-def _places(document: Document, path: str, shown: str) -> Iterator[tuple[str, Document, str]]:
-    """The path as messages show it, the object that has the member or lacks it, and the member's name."""
-    head, _, rest = path.partition(".")
+def _parents(document: Document, way: str, shown: str) -> Iterator[tuple[str, Document]]:
+    """The objects at the end of *way*, with their paths as messages show them."""
+    head, _, rest = way.partition(".")
+    if not head:
+        yield shown, document
+        return
     name = head.rstrip("?[]")
-    if not rest:
-        yield shown + name, document, name
-    elif head.endswith("[]"):
+    where = f"{shown}.{name}" if shown else name
+    if head.endswith("[]"):
         for index, item in enumerate(document.get(name) or ()):
-            yield from _places(item, rest, f"{shown}{name}[{index}].")
+            yield from _parents(item, rest, f"{where}[{index}]")
     elif name in document or not head.endswith("?"):
-        yield from _places(document.get(name, {}), rest, f"{shown}{name}.")
+        yield from _parents(document.get(name, {}), rest, where)
 
 
 class Rows:
     """Rules of one object, in the order of their complaints."""
 
-    def __init__(self, *rules: Rule) -> None:
-        self._rules = [(rule.needed if isinstance(rule, Field) else "", rule) for rule in rules]
+    def __init__(self, *rules: Field | Rule) -> None:
+        self._fields = [rule for rule in rules if isinstance(rule, Field)]
+        self._rules = [(rule.needed, rule.rule()) if isinstance(rule, Field) else ("", rule) for rule in rules]
 
     def __call__(self, path: str, document: Document) -> list[FieldError]:
         errors: list[FieldError] = []
@@ -149,7 +181,7 @@ class Rows:
 
     def changed(self, new: Document, old: Document) -> list[FieldError]:
         """The complaints about immutable members that *new* changes."""
-        fixed = [rule.path for _, rule in self._rules if isinstance(rule, Field) and rule.immutable]
+        fixed = (field.path for field in self._fields if field.immutable)
         return [error for path in fixed for error in unchanged(path, new, old)]
 
 
@@ -169,8 +201,10 @@ def unchanged(path: str, new: Document, old: Document, detail: str = IMMUTABLE) 
 def each(path: str, items: Iterable[T], test: Callable[[str, T], list[FieldError]]) -> list[FieldError]:
     """*test* of each element of a list."""
     errors: list[FieldError] = []
-    for index, item in while_few(errors, enumerate(items)):
+    for index, item in enumerate(items):
         errors += test(f"{path}[{index}]", item)
+        if len(errors) >= ERRORS_MAX:
+            break
     return errors
 
 
@@ -205,8 +239,8 @@ def not_negative(*members: str) -> Rows:
     return Rows(*(Field(member, minimum=0) for member in members))
 
 
-def file_mode(member: str) -> Field:
-    return Field(member, minimum=0, maximum=_MODE_MAX, detail=_MODE_DETAIL)
+def file_mode(member: str) -> Rows:
+    return Rows(Field(member, minimum=0, maximum=_MODE_MAX, detail=_MODE_DETAIL))
 
 
 def no_way_up(text: str) -> list[str]:
@@ -224,27 +258,34 @@ def way_of_user(text: str) -> list[str]:
     return [*way_down(text), *(["must not start with '..'"] if reserved else [])]
 
 
-def fill(document: Document, pattern: Document) -> None:
-    """Sets the defaults of *pattern* in *document*, whose shape it has.
+class Defaults:
+    """Sets the defaults of a pattern in a document, whose shape the pattern has.
 
     An object is filled where it is there, and so is each element of a list.  A name that begins with "+" is that of an
     object or a list which is made where it is missing; one that ends with "?" has its default where it is missing, any
     other also where it is empty or zero.
     """
-    for name, default in pattern.items():
-        member = name.strip("+?")
-        value = document.get(member)
-        if name[0] == "+" and value is None:
-            document[member] = value = type(default)()
-        if type(default) is list and default and type(default[0]) is dict:
-            for item in value or ():
-                fill(item, default[0])
-        elif type(default) is dict and default:
-            if value is not None:
-                fill(value, default)
-        elif value is None or not (value or name[-1] == "?"):
-            document[member] = copy.copy(default)
+
+    def __init__(self, pattern: Document) -> None:
+        #: member, default, whether it is made, whether only a missing one is set, and the defaults of what is in it
+        self._steps: list[tuple[str, Any, bool, bool, Defaults | None]] = []
+        for name, default in pattern.items():
+            inner = default[0] if isinstance(default, list) and default else default
+            parts = Defaults(inner) if isinstance(inner, dict) and inner else None
+            self._steps.append((name.strip("+?"), default, name[0] == "+", name[-1] == "?", parts))
+
+    def __call__(self, document: Document) -> None:
+        for member, default, is_made, only_missing, parts in self._steps:
+            value = document.get(member)
+            if value is None and is_made:
+                document[member] = value = type(default)()
+            if parts is None:
+                if value is None or not (value or only_missing):
+                    document[member] = copy.copy(default)
+            elif value is not None:
+                for part in value if isinstance(value, list) else (value,):
+                    parts(part)
 
 
-def filled(pattern: Document) -> Callable[[Document], None]:
-    return lambda document: fill(document, pattern)
+def fill(document: Document, pattern: Document) -> None:
+    Defaults(pattern)(document)

@@ -214,7 +214,7 @@ def _spread(path: str, constraint: Document, *, repeated: bool) -> list[FieldErr
     return errors + _SPREAD(path, constraint)
 
 
-_MIN_DOMAINS: Final = Field("minDomains", minimum=1, detail=_POSITIVE)
+_MIN_DOMAINS: Final = Rows(Field("minDomains", minimum=1, detail=_POSITIVE))
 _SPREAD: Final = Rows(
     Field("nodeAffinityPolicy", choices=_INCLUSION),
     Field("nodeTaintsPolicy", choices=_INCLUSION),

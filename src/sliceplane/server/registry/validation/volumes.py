@@ -69,7 +69,7 @@ _PROPAGATIONS: Final = ("Bidirectional", "HostToContainer", "None")
 _RECURSIVE: Final = ("Disabled", "Enabled", "IfPossible")
 
 
-_NAME: Final = Field("name", required=True, form=check_dns_label)
+_NAME: Final = Rows(Field("name", required=True, form=check_dns_label))
 
 
 def check_volumes(path: str, volumes: list[Document], pod: str | None) -> tuple[Volumes, list[FieldError]]:
@@ -159,7 +159,7 @@ def _initiator_problems(name: str) -> tuple[str, ...]:
     return () if shape.fullmatch(name) else ("must be valid format",)
 
 
-_LUN: Final = Field("lun", minimum=0, maximum=255)
+_LUN: Final = Rows(Field("lun", minimum=0, maximum=255))
 _TARGET: Final = Rows(needs("targetPortal", "iqn"), Field("iqn", form=_initiator_problems), _LUN)
 
 
@@ -314,7 +314,7 @@ def _token(path: str, where: str, token: Document) -> list[FieldError]:
     return _TOKEN_AGE(where, token) + _FILE_PATH(path, token)
 
 
-_FILE_PATH: Final = Field("path", required=True, form=way_of_user)
+_FILE_PATH: Final = Rows(Field("path", required=True, form=way_of_user))
 _TOKEN_AGE: Final = Rows(
     Field("expirationSeconds", minimum=_TOKEN_MIN_S, detail="may not specify a duration less than 10 minutes"),
     Field(
@@ -372,7 +372,7 @@ _SOURCES: Final[dict[str, Check]] = {
         Field("driver", required=True, bytes_max=_DRIVER_MAX, form=lambda driver: check_dns_subdomain(driver.lower())),
         Field("nodePublishSecretRef", rows=_publish_secret),
     ),
-    "ephemeral": Rows(Field("volumeClaimTemplate", required=True, rows=check_claim_template)),
+    "ephemeral": Rows(needs("volumeClaimTemplate"), Field("volumeClaimTemplate", rows=check_claim_template)),
     "image": Rows(Field("pullPolicy", choices=PULL_POLICIES)),
 }
 #: where upstream names a member otherwise: in complaints about it, and about one type too many

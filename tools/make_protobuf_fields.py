@@ -1,6 +1,11 @@
-"""Write ``src/sliceplane/server/documents/protobuf/fields.txt`` from the Go modules of Kubernetes' API.
+"""Write ``src/sliceplane/server/documents/protobuf/fields.txt`` from the facts in ``tools/protobuf_facts.txt``.
 
-A development script, run by hand when a kind is added or a new Kubernetes version is to be followed::
+A development script, run by hand when a kind is added::
+
+    .venv/bin/python tools/make_protobuf_fields.py
+
+The facts are every message of the stable versions of ``k8s.io/api``, served or not, in the form of the output.  They
+are taken anew when a new Kubernetes version is to be followed::
 
     go mod download k8s.io/kubernetes          (in tests/peers/kubernetes)
     .venv/bin/python tools/make_protobuf_fields.py ~/go/pkg/mod/k8s.io v0.36.2
@@ -24,6 +29,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +37,12 @@ from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import DESCRIBED, LISTED, OPTIONAL_RESOURCES
 from sliceplane.server.documents.protobuf.schema import META, SCALARS, package_of
 
+FACTS: Final = Path(__file__).parent / "protobuf_facts.txt"
 OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/server/documents/protobuf/fields.txt"
 #: packages that stay as they are: forms that no struct shows (``server.documents.protobuf.special``), and discovery,
 #: whose lists the server writes even if they are empty
 KEPT: Final = ("k8s.io.apimachinery.pkg", "k8s.io.api.apidiscovery")
+_STABLE: Final = re.compile(r"\.v\d+$")
 _MESSAGE: Final = re.compile(r"^message (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _FIELD: Final = re.compile(r"^  (?:(optional|repeated) ([.\w]+)|map<string, ([.\w]+)>) (\w+) = (\d+);", re.MULTILINE)
 _STRUCT: Final = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
@@ -106,40 +114,54 @@ def listed() -> dict[str, list[str]]:
     return lines
 
 
-def kept(table: str) -> dict[str, list[str]]:
-    """The messages of the table that stay as they are."""
-    blocks = re.split(r"\n(?=kind|message)", table.strip())
-    lines = [block.split("\n") for block in blocks]
-    return {".".join(block[0].split(" ")[1:]): block for block in lines if block[0].split(" ")[1].startswith(KEPT)}
+def blocks(table: str) -> dict[str, list[str]]:
+    """The lines of each message of a table, by its full name."""
+    lines = [block.split("\n") for block in re.split(r"\n(?=kind|message)", table.strip())]
+    return {".".join(block[0].split(" ")[1:]): block for block in lines}
 
 
-def made(modules: Path, version: str, table: str) -> str:
-    """The whole file.  *table* is the present one."""
-    done = {**kept(table), **listed()}
-    packages: dict[str, Package] = {}
-    wanted = roots()
-    while wanted:
-        name = wanted.pop()
-        package, _, message = name.rpartition(".")
-        if name in done:
-            continue
-        if package not in packages:
-            parts = package.removeprefix("k8s.io.").split(".")
-            packages[package] = Package(package, modules / f"{parts[0]}@{version}" / Path(*parts[1:]))
-        if message not in packages[package].messages:
-            assert name in roots(), f"{name} is not there"
-            assert message.endswith("List"), f"{name} is not there"
-            continue
-        done[name] = packages[package].lines(message)
-        for line in done[name][1:]:
-            kind = line.split(" ")[2].lstrip("[]{}")
-            if kind not in SCALARS:
-                wanted.append(kind if "." in kind else f"{package}.{kind}")
-    ordered = sorted(done.values(), key=lambda lines: lines[0].split(" ")[1:])
+def taken(modules: Path, version: str) -> str:
+    """The facts of the stable versions, and of the older ones that the scheme has."""
+    folder = modules / f"api@{version}"
+    served = {name.rpartition(".")[0] for name in roots()}
+    found: list[list[str]] = []
+    for proto in sorted(folder.glob("*/*/generated.proto")):
+        name = ".".join(("k8s.io.api", *proto.parent.relative_to(folder).parts))
+        if _STABLE.search(name) or name in served:
+            package = Package(name, proto.parent)
+            found += [package.lines(message) for message in package.messages]
+    return joined(found)
+
+
+def joined(messages: Iterable[list[str]]) -> str:
+    ordered = sorted(messages, key=lambda lines: lines[0].split(" ")[1:])
     return "".join(f"{line}\n" for lines in ordered for line in lines)
 
 
+def made(facts: str, table: str) -> str:
+    """The whole file.  *table* is the present one."""
+    known = blocks(facts)
+    done = {name: lines for name, lines in blocks(table).items() if name.startswith(KEPT)} | listed()
+    wanted = roots()
+    while wanted:
+        name = wanted.pop()
+        if name in done:
+            continue
+        if name not in known:
+            assert name in roots(), f"{name} is not in {FACTS.name}"
+            assert name.endswith("List"), f"{name} is not in {FACTS.name}"
+            continue
+        done[name] = known[name]
+        for line in done[name][1:]:
+            kind = line.split(" ")[2].lstrip("[]{}")
+            if kind not in SCALARS:
+                wanted.append(kind if "." in kind else f"{name.rpartition('.')[0]}.{kind}")
+    return joined(done.values())
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) == 3:
+        FACTS.write_text(taken(Path(sys.argv[1]), sys.argv[2]))
+    elif len(sys.argv) != 1:
         sys.exit(__doc__)
-    OUTPUT.write_text(made(Path(sys.argv[1]), sys.argv[2], OUTPUT.read_text()))
+    OUTPUT.write_text(made(FACTS.read_text(), OUTPUT.read_text()))

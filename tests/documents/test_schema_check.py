@@ -27,7 +27,7 @@ from sliceplane.server.documents.schema import (
 from sliceplane.server.documents.schema.check import first_mismatch, unknown_in
 from sliceplane.server.documents.schema.fast import accepts
 from sliceplane.server.documents.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
-from tools import make_schema
+from tools import make_protobuf_fields, make_schema
 
 SLICES = "endpointslices.discovery.k8s.io"
 
@@ -322,3 +322,15 @@ def test_deep_free_form_parts_get_no_quick_yes() -> None:
 
 def test_the_data_is_that_of_the_kinds_in_the_scheme() -> None:
     assert make_schema.made(_data().kubernetes) == make_schema.OUTPUT.read_text(), "run tools/make_schema.py"
+
+
+def test_the_protobuf_table_is_made_of_the_facts_in_the_repository() -> None:
+    table = make_protobuf_fields.OUTPUT.read_text()
+    facts = make_protobuf_fields.FACTS.read_text()
+    assert make_protobuf_fields.made(facts, table) == table, "run tools/make_protobuf_fields.py"
+
+
+def test_the_protobuf_facts_cover_kinds_that_are_not_served() -> None:
+    facts = make_protobuf_fields.blocks(make_protobuf_fields.FACTS.read_text())
+    assert {"k8s.io.api.batch.v1.CronJob", "k8s.io.api.certificates.v1.CertificateSigningRequest"} <= facts.keys()
+    assert "2 spec PodSpec omit" in facts["k8s.io.api.core.v1.Pod"]

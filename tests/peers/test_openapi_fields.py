@@ -16,7 +16,7 @@ from sliceplane.api.schema import definition_names
 from sliceplane.server.documents import openapi
 from sliceplane.server.documents.openapi.fields import rows_of, sections
 from sliceplane.server.documents.schema import struct
-from tools import make_openapi_fields
+from tools import make_openapi_fields, make_protobuf_fields
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
@@ -47,6 +47,12 @@ def test_the_facts_are_those_of_upstream(kubernetes: Path) -> None:
         "run tools/make_openapi_fields.py"
     )
     assert sum("enum" in str(fact) for fact in facts.values()) > 60
+
+
+def test_the_protobuf_facts_are_those_of_upstream(kubernetes: Path) -> None:
+    api = Path(run_go("list", "-m", "-f", "{{.Dir}}", "k8s.io/api", folder=MODULE).strip())
+    taken = make_protobuf_fields.taken(api.parent, api.name.partition("@")[2])
+    assert taken == make_protobuf_fields.FACTS.read_text(), "run tools/make_protobuf_fields.py"
 
 
 def without_texts_and_enumerations(node: Any) -> Any:

@@ -1,7 +1,7 @@
 """The rules of validation, and which of them the tests of this room break.
 
 A rule is a place in ``SCOPE`` that makes a ``FieldError``, or that calls a function which makes one for several
-callers.  ``note`` exchanges the functions of ``api.errors`` for ones that note where they are called from: that costs
+callers, or a row (``Field``) of the tables of a module.  ``note`` exchanges the functions of ``api.errors`` for ones that note where they are called from: that costs
 something only where an object is refused.  ``RuleCheck`` collects what the tests of all workers break, and fails a run
 of the whole room in which a rule was never broken.
 """
@@ -18,11 +18,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from tests.workers import takes_long
 
 import sliceplane.server.registry
 from sliceplane.api import errors
+from sliceplane.server.registry.kinds.kind import Kind
+from sliceplane.server.registry.validation.rules import Field, Rows
 
 ROOM = Path(__file__).parent
 PACKAGE = Path(sliceplane.server.registry.__file__).parent
@@ -79,7 +82,63 @@ def _checks(function: ast.FunctionDef) -> bool:
 def rules() -> frozenset[Rule]:
     paths = sorted(PACKAGE.rglob("*.py"))
     found = rules_in({str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in paths})
-    return frozenset(rule for rule in found if rule.file.startswith(SCOPE))
+    return frozenset(rule for rule in found if rule.file.startswith(SCOPE)) | {*rows().values()}
+
+
+@cache
+def rows() -> dict[int, Rule]:
+    """The rule that each row stands for, by the row's identity."""
+    found: dict[int, Rule] = {}
+    for name, module in sorted(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "")
+        if name.startswith("sliceplane.server.registry.") and path.is_relative_to(PACKAGE):
+            file = str(path.relative_to(PACKAGE))
+            lines = _lines_of_rows(path.read_text(encoding="utf-8"), vars(module))
+            for row in _rows_in(list(vars(module).values())):
+                if id(row) not in found and _facts(row) in lines and file.startswith(SCOPE):
+                    found[id(row)] = Rule(file, lines[_facts(row)])
+    return found
+
+
+def _lines_of_rows(text: str, names: dict[str, Any]) -> dict[tuple[Any, ...], int]:
+    """Where rows are written that check something themselves, by their facts; those of functions are left out."""
+    lines: dict[tuple[Any, ...], int] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field":
+            try:
+                row = eval(compile(ast.Expression(node), "row", "eval"), dict(names))
+            except NameError:
+                continue
+            if any(is_set for test, is_set in row._checks() if test.__name__ in _OWN_CHECKS) or row.required:
+                lines.setdefault(_facts(row), node.lineno)
+    return lines
+
+
+_OWN_CHECKS = ("_length", "_choice", "_bounds", "_bytes", "_form")
+
+
+def _facts(row: Field) -> tuple[Any, ...]:
+    """What is in a row but for its functions."""
+    return tuple(value for value in msgspec.structs.astuple(row) if not callable(value))
+
+
+def _rows_in(values: list[Any]) -> Generator[Field, None, None]:
+    """The rows of tables and kinds, those inside others too."""
+    seen: set[int] = set()
+    while values:
+        value = values.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Field):
+            yield value
+            values += [value.rows, value.whole]
+        elif isinstance(value, Rows):
+            values += [*value._fields, *(rule for _, rule in value._rules)]
+        elif isinstance(value, Kind):
+            values.append(value.rules)
+        elif isinstance(value, dict | tuple | list):
+            values += value.values() if isinstance(value, dict) else value
 
 
 #: of this process
@@ -106,6 +165,9 @@ def _noting(factory: Callable[..., Any]) -> Callable[..., Any]:
             path = frame.f_code.co_filename
             if path.startswith(_PREFIX):
                 broken.add(Rule(path[len(_PREFIX) :], frame.f_lineno))
+                row = frame.f_locals.get("self")
+                if isinstance(row, Field) and id(row) in rows():
+                    broken.add(rows()[id(row)])
             frame = frame.f_back
         return factory(*arguments, **members)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sliceplane.api.requests import SUBRESOURCES
-from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
+from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource, Services
 from sliceplane.server.registry.kinds import KINDS, kind_of
 from sliceplane.server.registry.kinds.kind import Kind
 from sliceplane.server.registry.registry import _POSTED, _VIEWS
@@ -17,11 +17,15 @@ def test_every_resource_has_its_kind_and_no_kind_is_there_twice() -> None:
         assert kind_of(resource).resource is resource.hub
 
 
-@pytest.mark.parametrize("member", Kind.__struct_fields__)
-def test_no_member_can_be_forgotten(member: str) -> None:
-    said = {name: getattr(KINDS[0], name) for name in Kind.__struct_fields__ if name != member}
-    with pytest.raises(TypeError, match=member):
-        Kind(**said)
+def test_a_kind_of_a_resource_alone_has_no_rules_and_is_not_counted() -> None:
+    """A stranger's first version of a kind: everything is accepted, nobody is granted anything."""
+    kind = Kind(resource=Services)
+    document = {"metadata": {"name": "a"}, "spec": {"ports": "none"}}
+    kind.defaults(document)
+    assert document == {"metadata": {"name": "a"}, "spec": {"ports": "none"}}
+    assert kind.validate(document) == kind.validate_update(document, {}) == kind.status.validate(document, {}) == []
+    assert (kind.quota.counted, kind.granted.view, list(kind.warnings(document, None))) == (False, (), [])
+    assert kind.status.first(document) is None
 
 
 @pytest.mark.parametrize("resource", SERVED, ids=lambda resource: resource.key)

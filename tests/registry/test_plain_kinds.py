@@ -23,49 +23,64 @@ from sliceplane.api.scheme import (
 from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.requests.request import parse, resolve, verb_of
 from sliceplane.server.registry.kinds import kind_of
-from sliceplane.server.registry.kinds.plain import FieldRule, check, check_unchanged, fill
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rows
 
-RULES = (
-    FieldRule(
-        "name", required=True, length=3, check=lambda name: ("must be lower case",) if name != name.lower() else ()
+RULES = Rows(
+    Field(
+        "name", required=True, bytes_max=3, form=lambda name: ("must be lower case",) if name != name.lower() else ()
     ),
-    FieldRule("spec.modes", default=["A"], choices=("A", "B")),
-    FieldRule("spec.count", minimum=2, immutable=True),
-    FieldRule("spec.items[].key", required=True),
-    FieldRule("spec.source?.path", required=True),
-    FieldRule("spec.source?.type", default=""),
+    Field("spec.modes", choices=("A", "B"), most=3),
+    Field("spec.count", minimum=2, immutable=True),
+    Field("spec.share", minimum=0, maximum=9),
+    Field("spec.items[].key", required=True),
+    Field("spec.source?.path", required="say where"),
+)
+DEFAULTS = Defaults(
+    {"+spec": {"modes": ["A"], "count?": 2, "source": {"type": ""}, "+parts": [{"kind": "x"}], "share": 1}}
 )
 
 
 def told(document: dict[str, Any]) -> list[str]:
-    return [str(error) for error in check(RULES, document)]
+    return [str(error) for error in RULES("", document)]
 
 
 def test_complaints_come_in_the_order_of_the_rows_with_the_path_of_each_element() -> None:
-    spec = {"modes": ["A", "C"], "count": 1, "items": [{"key": "a"}, {}, {"key": ""}], "source": {}}
-    assert told({"name": "ABCD", "spec": spec}) == [
+    spec = {"modes": ["A", "C", "A", "B"], "count": 1, "share": 10, "items": [{"key": "a"}, {}, {"key": ""}]}
+    assert told({"name": "ABCD", "spec": {**spec, "source": {}}}) == [
         "name: Too long: may not be more than 3 bytes",
         'name: Invalid value: "ABCD": must be lower case',
+        "spec.modes: Too many: 4: must have at most 3 items",
         'spec.modes: Unsupported value: "C": supported values: "A", "B"',
         "spec.count: Invalid value: 1: must be greater than or equal to 2",
+        "spec.share: Invalid value: 10: must be between 0 and 9, inclusive",
         "spec.items[1].key: Required value",
         "spec.items[2].key: Required value",
-        "spec.source.path: Required value",
+        "spec.source.path: Required value: say where",
     ]
 
 
 def test_an_optional_object_that_is_absent_is_asked_nothing_and_gets_nothing() -> None:
     document: dict[str, Any] = {"name": "a"}
-    fill(RULES, document)
-    assert document == {"name": "a", "spec": {"modes": ["A"]}}
+    DEFAULTS(document)
+    assert document == {"name": "a", "spec": {"modes": ["A"], "count": 2, "parts": [], "share": 1}}
     assert told(document) == []
-    document["spec"]["source"] = {"path": "p"}
-    fill(RULES, document)
+    document["spec"] |= {"source": {"path": "p"}, "parts": [{}, {"kind": "y"}], "count": 0, "share": 0}
+    DEFAULTS(document)
     assert document["spec"]["source"] == {"path": "p", "type": ""}
+    assert document["spec"]["parts"] == [{"kind": "x"}, {"kind": "y"}]
+    assert (document["spec"]["count"], document["spec"]["share"]) == (0, 1), "only the second takes zero for nothing"
     document["spec"]["modes"].append("B")
     other: dict[str, Any] = {}
-    fill(RULES, other)
+    DEFAULTS(other)
     assert other["spec"]["modes"] == ["A"], "objects share no default"
+
+
+@pytest.mark.parametrize(("row", "told_of"), [({}, ""), ({"empty": True}, "e"), ({"always": True}, "em")])
+def test_an_empty_text_and_a_missing_one_are_checked_where_the_row_says_so(row: dict[str, bool], told_of: str) -> None:
+    rows = Rows(Field("name", form=lambda _name: ("is wrong",), **row))
+    assert bool(rows("", {"name": ""})) is ("e" in told_of)
+    assert bool(rows("", {})) is ("m" in told_of)
+    assert rows("spec", {"name": "x"})[0].field == "spec.name"
 
 
 def test_a_bad_list_is_told_a_thousand_times_at_most() -> None:
@@ -74,9 +89,9 @@ def test_a_bad_list_is_told_a_thousand_times_at_most() -> None:
 
 def test_what_is_immutable_may_neither_change_nor_go() -> None:
     for spec in ({"count": 3}, {}):
-        (error,) = check_unchanged(RULES, {"spec": spec}, {"spec": {"count": 2}})
+        (error,) = RULES.changed({"spec": spec}, {"spec": {"count": 2}})
         assert (error.field, error.message.rpartition(": ")[2]) == ("spec.count", "field is immutable")
-    assert check_unchanged(RULES, {"spec": {"count": 2, "modes": []}}, {"spec": {"count": 2}}) == []
+    assert RULES.changed({"spec": {"count": 2, "modes": []}}, {"spec": {"count": 2}}) == []
 
 
 @pytest.mark.parametrize("resource", LISTED, ids=lambda resource: resource.key)

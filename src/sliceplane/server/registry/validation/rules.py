@@ -84,7 +84,7 @@ class Field(msgspec.Struct, frozen=True):
         checks = tuple(test for test, is_set in self._checks() if is_set)
         only = checks[0] if len(checks) == 1 else None
 
-        def check(path: str, document: Document) -> list[FieldError]:
+        def check_member(path: str, document: Document) -> list[FieldError]:
             value = document.get(name)
             where = f"{path}.{name}" if path else name
             if not value:
@@ -101,11 +101,11 @@ class Field(msgspec.Struct, frozen=True):
         def check_places(path: str, document: Document) -> list[FieldError]:
             errors: list[FieldError] = []
             for where, parent in while_few(errors, _parents(document, way, path)):
-                errors += check(where, parent)
+                errors += check_member(where, parent)
             return errors
 
         way, dot, name = self.path.rpartition(".")
-        return check_places if dot else check
+        return check_places if dot else check_member
 
     def _checks(self) -> Iterator[tuple[Check, bool]]:
         """Each check with whether this row makes it, in their order."""

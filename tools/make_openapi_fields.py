@@ -1,8 +1,12 @@
-"""Write ``src/sliceplane/server/documents/openapi/fields.tsv``: the facts from Kubernetes' source, the texts as they
-are.
+"""Write ``src/sliceplane/server/documents/openapi/fields.tsv``: the facts of ``tools/openapi_facts.json``, the texts as
+they are.
 
-A development script, run by hand when a kind is added or a new Kubernetes version is to be followed, after
-``make_schema.py``::
+A development script, run by hand when a kind is added, after ``make_schema.py``::
+
+    .venv/bin/python tools/make_openapi_fields.py
+
+The facts are those of every definition of the stable versions, served or not.  They are taken anew when a new
+Kubernetes version is to be followed::
 
     go mod download k8s.io/kubernetes          (in tests/peers/kubernetes)
     .venv/bin/python tools/make_openapi_fields.py ~/go/pkg/mod/k8s.io/kubernetes@v1.36.2
@@ -24,7 +28,9 @@ from sliceplane.api.schema import definition_names
 from sliceplane.server.documents.openapi.fields import SHARED, FieldRow, rows_of, sections
 from sliceplane.server.documents.schema import struct
 
+FACTS: Final = Path(__file__).parent / "openapi_facts.json"
 OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/server/documents/openapi/fields.tsv"
+_STABLE: Final = re.compile(r"^io\.k8s\.api\.(\w+)\.v1\.(\w+)$")
 _FUNCTION: Final = re.compile(
     r"^func schema_(?:k8sio_api|pkg_apis)_([a-z]+)_v1_(\w+)\(.*?\n(.*?)^\}", re.MULTILINE | re.DOTALL
 )
@@ -43,23 +49,34 @@ def enumerations(source: str) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def facts_of(kubernetes: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """The facts of each field that has some, by definition and field."""
+def taken(kubernetes: Path) -> str:
+    """The facts, a definition a line."""
     schemas: dict[str, Any] = {}
     for path in sorted((kubernetes / "api/openapi-spec/v3").glob("*_openapi.json")):
         schemas |= json.loads(path.read_text())["components"].get("schemas", {})
     enums = enumerations((kubernetes / "pkg/generated/openapi/zz_generated.openapi.go").read_text())
-    facts: dict[tuple[str, str], dict[str, Any]] = {}
-    for name in definition_names():
-        for field, published in schemas[struct(name).full_name]["properties"].items():
+    names = {full: f"{package}.{name}" for full in schemas for package, name in _STABLE.findall(full)}
+    names |= {struct(name).full_name: name for name in definition_names()}
+    lines: list[str] = []
+    for full, name in sorted(names.items(), key=lambda item: item[1]):
+        rows: dict[str, Any] = {}
+        for field, published in sorted(schemas[full].get("properties", {}).items()):
             row = {"default": published["default"]} if "default" in published else {}
             enum = enums.get((name, field))
             if enum:
                 elements = next((member for member in ("items", "additionalProperties") if member in published), "")
                 row |= {elements: {"enum": enum}} if elements else {"enum": enum}
             if row:
-                facts[name, field] = row
-    return facts
+                rows[field] = row
+        if rows:
+            lines.append(f"{json.dumps(name)}: {json.dumps(rows, separators=(',', ':'))}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def facts_of(text: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """The facts of each field that has some, by definition and field."""
+    known = json.loads(text)
+    return {(name, field): row for name in definition_names() for field, row in known.get(name, {}).items()}
 
 
 def render(facts: dict[tuple[str, str], dict[str, Any]], table: dict[str, dict[str, FieldRow]]) -> str:
@@ -89,7 +106,9 @@ def missing_texts() -> list[str]:
 
 def main() -> None:
     table = {name: rows_of(name) for name in sections()}
-    OUTPUT.write_text(render(facts_of(Path(sys.argv[1]).expanduser()), table))
+    if len(sys.argv) > 1:
+        FACTS.write_text(taken(Path(sys.argv[1]).expanduser()))
+    OUTPUT.write_text(render(facts_of(FACTS.read_text()), table))
     print(f"{OUTPUT}: {OUTPUT.stat().st_size} bytes")
     for name in missing_texts():
         print(f"without a text: {name}")

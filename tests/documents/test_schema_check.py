@@ -14,6 +14,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.schema import SCALARS, _data
 from sliceplane.api.scheme import RESOURCES
 from sliceplane.server.documents import schema
+from sliceplane.server.documents.openapi.fields import rows_of, sections
 from sliceplane.server.documents.schema import (
     PROBLEMS_MAX,
     Struct,
@@ -27,7 +28,7 @@ from sliceplane.server.documents.schema import (
 from sliceplane.server.documents.schema.check import first_mismatch, unknown_in
 from sliceplane.server.documents.schema.fast import accepts
 from sliceplane.server.documents.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
-from tools import make_protobuf_fields, make_schema
+from tools import make_openapi_fields, make_protobuf_fields, make_schema
 
 SLICES = "endpointslices.discovery.k8s.io"
 
@@ -334,3 +335,12 @@ def test_the_protobuf_facts_cover_kinds_that_are_not_served() -> None:
     facts = make_protobuf_fields.blocks(make_protobuf_fields.FACTS.read_text())
     assert {"k8s.io.api.batch.v1.CronJob", "k8s.io.api.certificates.v1.CertificateSigningRequest"} <= facts.keys()
     assert "2 spec PodSpec omit" in facts["k8s.io.api.core.v1.Pod"]
+
+
+def test_the_table_of_openapi_is_made_of_the_facts_in_the_repository() -> None:
+    facts = make_openapi_fields.facts_of(make_openapi_fields.FACTS.read_text())
+    table = {name: rows_of(name) for name in sections()}
+    assert make_openapi_fields.render(facts, table) == make_openapi_fields.OUTPUT.read_text(), (
+        "run tools/make_openapi_fields.py"
+    )
+    assert make_openapi_fields.missing_texts() == []

@@ -1,8 +1,9 @@
 """The rules of validation, and which of them the tests of this room break.
 
 A rule is a place in ``SCOPE`` that makes a ``FieldError``, or that calls a function which makes one for several
-callers, or a row (``Field``) of the tables of a module.  ``note`` exchanges the functions of ``api.errors`` for ones that note where they are called from: that costs
-something only where an object is refused.  ``RuleCheck`` collects what the tests of all workers break, and fails a run
+callers, or a row (``Field``) of the tables of a module.  ``note`` exchanges the functions of ``api.errors`` for ones
+that note where they are called from: that costs something only where an object is refused.
+``RuleCheck`` collects what the tests of all workers break, and fails a run
 of the whole room in which a rule was never broken.
 """
 

@@ -21,6 +21,7 @@ from sliceplane.api.scheme import (
     IPAddresses,
     LimitRanges,
     Nodes,
+    PersistentVolumes,
     PriorityClasses,
     ReplicaSets,
     Resource,
@@ -31,6 +32,7 @@ from sliceplane.api.scheme import (
     ServiceCIDRs,
     Services,
     StatefulSets,
+    StorageClasses,
 )
 from sliceplane.server.registry.answers import validate_create
 from sliceplane.server.registry.kinds import kind_of
@@ -48,6 +50,7 @@ SERVICE = {
     "clusterIP": "10.0.0.1",
     "clusterIPs": ["10.0.0.1"],
 }
+VOLUME = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"}}
 DUAL = {"ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack"}
 
 
@@ -94,6 +97,16 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
     "binary key": (ConfigMaps, {"binaryData": {"a b": ""}}, ["binaryData[a b]: Invalid value"]),
     "long key": (ConfigMaps, {"data": {"a" * 254: ""}}, [f"data[{'a' * 254}]: Invalid value"]),
     "dotted key": (ConfigMaps, {"data": {"..a": ""}}, ['data[..a]: Invalid value: "..a": must not start with']),
+    "key of a topology": (
+        StorageClasses,
+        {"provisioner": "a/b", "allowedTopologies": [{"matchLabelExpressions": [{"values": ["v"]}]}]},
+        ["allowedTopologies[0].matchLabelExpressions[0].key: Required value"],
+    ),
+    "nodes of a volume": (
+        PersistentVolumes,
+        {"spec": {**VOLUME, "nodeAffinity": {}, "volumeAttributesClassName": "_"}},
+        ["spec.nodeAffinity.required: Required value", "spec.volumeAttributesClassName: Invalid value", "spec.csi: "],
+    ),
     "revision": (ControllerRevisions, {"revision": -1}, ["data: Required value", "revision: Invalid value: -1"]),
     "rolling update": (
         Deployments,

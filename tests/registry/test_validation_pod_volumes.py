@@ -57,6 +57,36 @@ SPECS: dict[str, tuple[Any, list[str]]] = {
         volume(configMap={"name": "a", "items": [{"key": "k", "path": "../p"}]}),
         [f"{V0}.configMap.items[0].path: Invalid value"],
     ),
+    "no key": (volume(configMap={"name": "a", "items": [{"path": "p"}]}), [f"{V0}.configMap.items[0].key: Required"]),
+    "partition": (
+        volume(gcePersistentDisk={"pdName": "a", "partition": 256}),
+        [f"{V0}.persistentDisk.partition: Invalid value: 256"],
+    ),
+    "repository": (volume(gitRepo={"directory": "a"}), [f"{V0}.gitRepo.repository: Required value"]),
+    "kind of disk": (
+        volume(azureDisk={"diskName": "a", "diskURI": "https://b", "cachingMode": "x", "kind": "y"}),
+        [f'{V0}.azureDisk.cachingMode: Unsupported value: "x"', f'{V0}.azureDisk.kind: Unsupported value: "y"'],
+    ),
+    "names of a volume": (
+        volume(storageos={"volumeName": "_", "volumeNamespace": "_"}),
+        [f"{V0}.storageos.volumeName: Invalid value", f"{V0}.storageos.volumeNamespace: Invalid value"],
+    ),
+    "groups": (context(supplementalGroupsPolicy="x"), [f'{CONTEXT}.supplementalGroupsPolicy: Unsupported value: "x"']),
+    "group of a source": (
+        claim(dataSource={"apiGroup": "_", "kind": "k", "name": "n"}),
+        [f'{CLAIM}.spec.dataSource.apiGroup: Invalid value: "_"'],
+    ),
+    "namespace of a source": (
+        claim(dataSourceRef={"apiGroup": "a.b", "kind": "k", "name": "n", "namespace": "_"}),
+        [f'{CLAIM}.spec.dataSourceRef.namespace: Invalid value: "_"'],
+    ),
+    "file of variables": (
+        container(env=[{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "_"}}}]),
+        [
+            "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Invalid value",
+            "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Not found",
+        ],
+    ),
     "modes": (claim(accessModes=["ReadWriteOncePod", "ReadWriteOnce"]), [f"{CLAIM}.spec.accessModes: Forbidden"]),
     "size": (
         claim(resources={"requests": {"storage": "0"}}),

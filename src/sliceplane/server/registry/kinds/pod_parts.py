@@ -6,7 +6,7 @@ No container is started or resized by this: that is a kubelet's, which here is e
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,6 +18,9 @@ from sliceplane.server.registry.kinds import pod_quota
 from sliceplane.server.registry.kinds.kind import SpecPart
 from sliceplane.server.registry.kinds.pod_spec import validate_pod_spec
 from sliceplane.server.registry.validation.annotations import MIRROR
+
+if TYPE_CHECKING:
+    from sliceplane.server.registry.core import Core
 
 _EPHEMERAL: Final = "ephemeralContainers"
 _RESIZED: Final = ("containers", "initContainers")
@@ -117,6 +120,10 @@ def _resized(path: str, wanted: Document, had: Document, *, once: bool) -> list[
     return errors
 
 
+def _admit_resize(core: Core, new: Document, _old: Document | None) -> None:
+    limit_ranges.check_bounds(core.store, new)
+
+
 def _qos(spec: Document) -> str:
     return pod_quota.qos_class(msgspec.convert(spec, PodSpec))
 
@@ -139,7 +146,7 @@ PARTS: Final = {
         cut=_cut_resize,
         merge=_merge_resize,
         validate=_validate_resize,
-        admit=lambda core, new, _old: limit_ranges.check_bounds(core.store, new),
+        admit=_admit_resize,
         charged=True,
     ),
 }

@@ -242,14 +242,6 @@ def _publish_secret(path: str, secret: Document) -> list[FieldError]:
     return of_form(f"{path.rpartition('.')[0]}.name", name, check_dns_subdomain)
 
 
-def _downward(path: str, source: Document) -> list[FieldError]:
-    errors = file_mode("defaultMode")(path, source)
-    # As upstream: without the index.
-    for item in while_few(errors, source.get("items", ())):
-        errors += _downward_file(path, item)
-    return errors
-
-
 def _downward_file(path: str, item: Document) -> list[FieldError]:
     errors = _FILE_PATH(path, item)
     if "fieldRef" in item:

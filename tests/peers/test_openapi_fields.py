@@ -14,7 +14,7 @@ from tests.peers.programs import run_go
 
 from sliceplane.api.schema import definition_names
 from sliceplane.server.documents import openapi
-from sliceplane.server.documents.openapi.fields import rows_of
+from sliceplane.server.documents.openapi.fields import rows_of, sections
 from sliceplane.server.documents.schema import struct
 from tools import make_openapi_fields, make_protobuf_fields
 

@@ -26,7 +26,7 @@ from tests.workers import takes_long
 import sliceplane.server.registry
 from sliceplane.api import errors
 from sliceplane.server.registry.kinds.kind import Kind
-from sliceplane.server.registry.validation.rules import Field, Rows
+from sliceplane.server.registry.validation.rules import Field, Rules
 
 ROOM = Path(__file__).parent
 PACKAGE = Path(sliceplane.server.registry.__file__).parent
@@ -134,7 +134,7 @@ def _rows_in(values: list[Any]) -> Generator[Field, None, None]:
         if isinstance(value, Field):
             yield value
             values += [value.rows, value.whole]
-        elif isinstance(value, Rows):
+        elif isinstance(value, Rules):
             values += [*value._fields, *(rule for _, rule in value._rules)]
         elif isinstance(value, Kind):
             values.append(value.rules)

@@ -1,4 +1,4 @@
-"""Rows of rules: paths, defaults, complaints in their order, and what may not change."""
+"""Rules of rules: paths, defaults, complaints in their order, and what may not change."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from sliceplane.api.scheme import (
 from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.requests.request import parse, resolve, verb_of
 from sliceplane.server.registry.kinds import kind_of
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rows
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules
 
-RULES = Rows(
+RULES = Rules(
     Field(
         "name", required=True, bytes_max=3, form=lambda name: ("must be lower case",) if name != name.lower() else ()
     ),
@@ -77,7 +77,7 @@ def test_an_optional_object_that_is_absent_is_asked_nothing_and_gets_nothing() -
 
 @pytest.mark.parametrize(("row", "told_of"), [({}, ""), ({"empty": True}, "e"), ({"always": True}, "em")])
 def test_an_empty_text_and_a_missing_one_are_checked_where_the_row_says_so(row: dict[str, bool], told_of: str) -> None:
-    rows = Rows(Field("name", form=lambda _name: ("is wrong",), **row))
+    rows = Rules(Field("name", form=lambda _name: ("is wrong",), **row))
     assert bool(rows("", {"name": ""})) is ("e" in told_of)
     assert bool(rows("", {})) is ("m" in told_of)
     assert rows("spec", {"name": "x"})[0].field == "spec.name"

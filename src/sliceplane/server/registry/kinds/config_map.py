@@ -10,7 +10,7 @@ from sliceplane.api.scheme import ConfigMaps
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.validation.environment import key_problems
-from sliceplane.server.registry.validation.rules import Rows, of_form
+from sliceplane.server.registry.validation.rules import Rules, of_form
 
 DATA_MAX_BYTES = 1024 * 1024
 _KEPT: Final = "field is immutable when `immutable` is set"
@@ -43,7 +43,7 @@ def check_kept(new: Document, old: Document) -> list[FieldError]:
 
 CONFIG_MAP: Final = kind.Kind(
     resource=ConfigMaps,
-    rules=Rows(_validate),
+    rules=Rules(_validate),
     update_rules=lambda new, old: check_kept(new, old) + _validate("", new),
     quota=kind.counted_as(ConfigMaps.plural),
     granted=kind.edited(),

@@ -9,7 +9,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ControllerRevisions
 from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, Printer, number_at, objects
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.validation.rules import Field, Rows
+from sliceplane.server.registry.validation.rules import Field, Rules
 
 
 def _data(_path: str, document: Document) -> list[FieldError]:
@@ -27,7 +27,7 @@ def _owner(revision: Document) -> str:
 
 CONTROLLER_REVISION: Final = kind.Kind(
     resource=ControllerRevisions,
-    rules=Rows(_data, Field("revision", minimum=0), Field("data", immutable=True)),
+    rules=Rules(_data, Field("revision", minimum=0), Field("data", immutable=True)),
     quota=kind.Quota(),
     granted=kind.viewed(),
     columns=Printer(

@@ -23,7 +23,7 @@ from sliceplane.server.registry.kinds.workload import (
     shown_rolling,
 )
 from sliceplane.server.registry.metadata import check_label_selector
-from sliceplane.server.registry.validation.rules import Rows, fill, not_negative
+from sliceplane.server.registry.validation.rules import Rules, fill, not_negative
 
 #: counts of the status that are shown even if they are zero, and those that are not
 _COUNTS: Final = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
@@ -82,7 +82,7 @@ def _count(name: str, description: str, member: str) -> Column:
 DAEMON_SET: Final = kind.Kind(
     resource=DaemonSets,
     defaults=_default,
-    rules=Rows(lambda _path, document: _validate(document)),
+    rules=Rules(lambda _path, document: _validate(document)),
     update_rules=lambda new, old: check_same_selector(new, old) + _validate(new, old),
     status=kind.Status(
         first=lambda _document: dict.fromkeys(_COUNTS, 0),

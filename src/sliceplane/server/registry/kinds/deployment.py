@@ -21,7 +21,7 @@ from sliceplane.server.registry.kinds.workload import (
     int_or_percent,
     shown_rolling,
 )
-from sliceplane.server.registry.validation.rules import Defaults, Rows, fill, not_negative
+from sliceplane.server.registry.validation.rules import Defaults, Rules, fill, not_negative
 
 STRATEGIES = ("Recreate", "RollingUpdate")
 _DEFAULTS: Final = Defaults(
@@ -83,7 +83,7 @@ def _ready(deployment: Document) -> str:
 DEPLOYMENT: Final = kind.Kind(
     resource=Deployments,
     defaults=_default,
-    rules=Rows(lambda _path, document: _validate(document)),
+    rules=Rules(lambda _path, document: _validate(document)),
     update_rules=lambda new, old: _validate(new, old) + check_same_selector(new, old),
     status=kind.Status(
         first=kind.empty_status,

@@ -51,7 +51,7 @@ from sliceplane.server.registry.validation.addresses import (
 from sliceplane.server.registry.validation.rules import (
     Field,
     Form,
-    Rows,
+    Rules,
     each,
     of_form,
     only_once,
@@ -204,8 +204,8 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
     return errors if new.get("endpoints") == old.get("endpoints") else errors + _endpoints("", new)
 
 
-_TYPE: Final = Rows(Field("addressType", required=True, choices=ADDRESS_TYPES))
-_PORT: Final = Rows(
+_TYPE: Final = Rules(Field("addressType", required=True, choices=ADDRESS_TYPES))
+_PORT: Final = Rules(
     lambda path, port: check_protocol(f"{path}.protocol", port.get("protocol")),
     Field("appProtocol", form=check_qualified_name, empty=True),
 )
@@ -313,8 +313,8 @@ def _hint_names(path: str, items: list[Document], form: Form) -> list[FieldError
 
 
 _HINTS: Final[dict[str, Form]] = {"forZones": check_label_value, "forNodes": check_dns_subdomain}
-_NODE: Final = Rows(Field("nodeName", form=check_dns_subdomain, empty=True))
-_SELDOM_ROWS: Final = Rows(
+_NODE: Final = Rules(Field("nodeName", form=check_dns_subdomain, empty=True))
+_SELDOM_ROWS: Final = Rules(
     Field("deprecatedTopology", rows=_topology),
     Field("hostname", form=check_dns_label, empty=True),
     Field("hints", rows=_hints),
@@ -324,7 +324,7 @@ ENDPOINT_SLICE: Final = kind.Kind(
     defaults=_default,
     prepare_create=_prepare,
     prepare_update=_prepare,
-    rules=Rows(_TYPE, Field("ports", whole=_ports), _endpoints),
+    rules=Rules(_TYPE, Field("ports", whole=_ports), _endpoints),
     update_rules=_validate_update,
     warnings=_warnings,
     quota=kind.Quota(),

@@ -30,7 +30,7 @@ from sliceplane.server.registry.validation.addresses import (
     plain_version,
     spelling,
 )
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, each
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, each
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
@@ -53,14 +53,14 @@ def _subset(path: str, subset: Document) -> list[FieldError]:
     return errors + each(f"{path}.ports", ports, _PORT_OF_SEVERAL if len(ports) > 1 else _PORT)
 
 
-_ROWS: Final = Rows(Field("subsets", rows=_subset))
+_ROWS: Final = Rules(Field("subsets", rows=_subset))
 
 
 def _ip(path: str, address: Document) -> list[FieldError]:
     return check_endpoint_ip(f"{path}.ip", address.get("ip", ""))
 
 
-_ADDRESS: Final = Rows(
+_ADDRESS: Final = Rules(
     _ip,
     Field("hostname", form=check_dns_label),
     # As upstream: an empty name is no node.
@@ -83,8 +83,8 @@ def _port(path: str, port: Document) -> list[FieldError]:
 
 
 _APP: Final = Field("appProtocol", form=check_qualified_name, empty=True)
-_PORT: Final = Rows(Field("name", form=check_dns_label), _port, _APP)
-_PORT_OF_SEVERAL: Final = Rows(Field("name", form=check_dns_label, required=True), _port, _APP)
+_PORT: Final = Rules(Field("name", form=check_dns_label), _port, _APP)
+_PORT_OF_SEVERAL: Final = Rules(Field("name", form=check_dns_label, required=True), _port, _APP)
 
 
 def _warnings(document: Document, _old: Document | None) -> Iterator[str]:

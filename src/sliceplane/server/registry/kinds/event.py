@@ -15,7 +15,7 @@ from sliceplane.kit.names import check_qualified_name
 from sliceplane.server.documents.table.columns import Cell, Column, Printer, mapping, name_of, number, since, text
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
-from sliceplane.server.registry.validation.rules import Defaults, Rows, of_form
+from sliceplane.server.registry.validation.rules import Defaults, Rules, of_form
 
 TEXT_MAX: Final = 128
 NOTE_MAX: Final = 1024
@@ -168,14 +168,14 @@ _PRINTER: Final = Printer(
 EVENT: Final = kind.Kind(
     resource=Events,
     defaults=Defaults(_DEFAULTS),
-    rules=Rows(_namespace),
+    rules=Rules(_namespace),
     granted=kind.edited(),
     columns=_PRINTER,
 )
 #: a body has its defaults in the stored form, which is the other kind's
 EVENT_V1: Final = kind.Kind(
     resource=EventsV1,
-    rules=Rows(_namespace, _texts, _series, _now),
+    rules=Rules(_namespace, _texts, _series, _now),
     update_rules=_validate_v1_update,
     columns=_PRINTER,
 )

@@ -17,7 +17,7 @@ from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, P
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import check_number, iana_name_problems, ip_problem, version_of
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, among, each, of_form
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, among, each, of_form
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -71,10 +71,10 @@ def _host_problems(host: str) -> Iterable[str]:
     return too_long if re.fullmatch(_WILDCARD, host) else [*too_long, _NOT_A_WILDCARD]
 
 
-_CLASS_NAME: Final = Rows(Field("ingressClassName", form=check_dns_subdomain, empty=True))
-_SERVICE_NAME: Final = Rows(Field("name", required=True, form=check_dns_label))
-_TLS_HOSTS: Final = Rows(Field("hosts", rows=lambda path, host: of_form(path, host, _host_problems)))
-_TLS: Final = Rows(_TLS_HOSTS, Field("secretName", form=check_dns_subdomain))
+_CLASS_NAME: Final = Rules(Field("ingressClassName", form=check_dns_subdomain, empty=True))
+_SERVICE_NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
+_TLS_HOSTS: Final = Rules(Field("hosts", rows=lambda path, host: of_form(path, host, _host_problems)))
+_TLS: Final = Rules(_TLS_HOSTS, Field("secretName", form=check_dns_subdomain))
 
 
 def _paths(where: str, rule: Document) -> list[FieldError]:
@@ -127,7 +127,7 @@ def _port(path: str, port: Document) -> list[FieldError]:
 
 
 #: group, kind and name of an object; as upstream: an empty name is complained of twice
-check_reference: Final = Rows(
+check_reference: Final = Rules(
     Field("apiGroup", form=check_dns_subdomain, empty=True),
     *(
         rule
@@ -204,7 +204,7 @@ INGRESS: Final = kind.Kind(
     resource=Ingresses,
     defaults=Defaults({"+spec": {}}),
     prepare_create=_choose_class,
-    rules=Rows(_validate),
+    rules=Rules(_validate),
     update_rules=lambda new, old: check_spec(new["spec"], old["spec"]),
     warnings=_warnings,
     status=kind.Status(first=lambda _document: {"loadBalancer": {}}, validate=_validate_status),

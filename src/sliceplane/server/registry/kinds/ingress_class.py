@@ -12,7 +12,7 @@ from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.server.documents.table.columns import AGE, NONE, Column, Printer, class_column, mapping, text
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.ingress import DEFAULT_CLASS_MARK, check_reference
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, among, of_form
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, among, of_form
 
 _CONTROLLER_MAX: Final = 250
 _PATH: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
@@ -54,7 +54,7 @@ def _shown_parameters(ingress_class: Document) -> str:
 INGRESS_CLASS: Final = kind.Kind(
     resource=IngressClasses,
     defaults=Defaults({"+spec": {"parameters": {"scope": "Cluster"}}}),
-    rules=Rows(
+    rules=Rules(
         Field("spec.controller", required=True, bytes_max=_CONTROLLER_MAX, immutable=True, rows=_controller),
         Field("spec.parameters", rows=_parameters),
     ),

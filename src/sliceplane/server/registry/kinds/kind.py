@@ -35,7 +35,7 @@ from sliceplane.server.documents.fields import FieldSet
 from sliceplane.server.documents.table.columns import PLAIN, Printer
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.types import Target
-from sliceplane.server.registry.validation.rules import Rows
+from sliceplane.server.registry.validation.rules import Rules
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -196,7 +196,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     resource: Resource
     #: complaints in a fixed order, those about metadata left out.  They see no other objects (that is admission), and
     #: types are right (decoding has seen to those).
-    rules: Rows = Rows()
+    rules: Rules = Rules()
     #: the rules of an update beside ``rules`` and immutable members
     change_rules: ValidateUpdate = no_errors
     #: in place of all three, where upstream's order is another, or where it forgives an update what was there before

@@ -7,12 +7,12 @@ from typing import Final
 from sliceplane.api.scheme import Leases
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.validation.rules import POSITIVE, Defaults, Field, Rows
+from sliceplane.server.registry.validation.rules import POSITIVE, Defaults, Field, Rules
 
 LEASE: Final = kind.Kind(
     resource=Leases,
     defaults=Defaults({"+spec": {}}),
-    rules=Rows(
+    rules=Rules(
         Field("spec.leaseDurationSeconds", minimum=1, detail=POSITIVE),
         Field("spec.leaseTransitions", minimum=0),
     ),

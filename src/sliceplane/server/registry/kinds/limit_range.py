@@ -10,7 +10,7 @@ from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges
 from sliceplane.kit.names import check_qualified_name
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.validation.rules import Rows, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import Rules, each, of_form, only_once
 
 _LIMIT_MEMBERS = ("default", "defaultRequest", "max", "maxLimitRequestRatio", "min")
 TYPES: Final = ("Container", "PersistentVolumeClaim", "Pod")
@@ -105,4 +105,4 @@ def _amounts(path: str, item: Document, name: str) -> list[FieldError]:
     return errors
 
 
-LIMIT_RANGE: Final = kind.Kind(resource=LimitRanges, defaults=_default, rules=Rows(_validate), quota=kind.Quota())
+LIMIT_RANGE: Final = kind.Kind(resource=LimitRanges, defaults=_default, rules=Rules(_validate), quota=kind.Quota())

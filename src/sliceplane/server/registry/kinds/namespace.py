@@ -20,7 +20,7 @@ from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import mark_deleted, validate_finalizer
 from sliceplane.server.registry.types import Target
-from sliceplane.server.registry.validation.rules import Field, Rows
+from sliceplane.server.registry.validation.rules import Field, Rules
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
 
@@ -96,7 +96,7 @@ NAMESPACE: Final = kind.Kind(
     defaults=_default,
     prepare_create=_prepare_create,
     prepare_update=_prepare_update,
-    rules=Rows(Field("spec.finalizers", whole=_finalizers)),
+    rules=Rules(Field("spec.finalizers", whole=_finalizers)),
     status=kind.Status(first=lambda _document: {"phase": "Active"}, validate=_validate_status),
     deletion=kind.Deletion(admit=_admit_delete, linger=_linger, is_held=_is_held),
     granted=kind.viewed("status"),

@@ -15,7 +15,7 @@ from sliceplane.server.registry.kinds.workload import selector_text
 from sliceplane.server.registry.metadata import check_label_selector
 from sliceplane.server.registry.validation.addresses import check_number, iana_name_problems, range_spelling
 from sliceplane.server.registry.validation.load_balancers import cidr_problem
-from sliceplane.server.registry.validation.rules import Rows, among, each, fill, of_form
+from sliceplane.server.registry.validation.rules import Rules, among, each, fill, of_form
 
 _TYPES: Final = ("Ingress", "Egress")
 _PEERS: Final = {"ingress": "from", "egress": "to"}
@@ -127,7 +127,7 @@ def _cidr(path: str, cidr: str, known: Collection[str]) -> list[FieldError]:
 NETWORK_POLICY: Final = kind.Kind(
     resource=NetworkPolicies,
     defaults=_default,
-    rules=Rows(lambda _path, document: _rules(document["spec"], ())),
+    rules=Rules(lambda _path, document: _rules(document["spec"], ())),
     update_rules=_validate_update,
     warnings=_warnings,
     quota=kind.Quota(),

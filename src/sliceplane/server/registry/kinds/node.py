@@ -27,7 +27,7 @@ from sliceplane.server.documents.table.columns import (
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.load_balancers import NOT_A_CIDR
-from sliceplane.server.registry.validation.rules import Field, Rows, each, fill, of_form, only_once
+from sliceplane.server.registry.validation.rules import Field, Rules, each, fill, of_form, only_once
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -66,7 +66,7 @@ def _prepare_create(_core: Core, _target: Target, new: Document) -> None:
         taints.append(dict(_NOT_READY_TAINT))
 
 
-_TAINT: Final = Rows(
+_TAINT: Final = Rules(
     Field("key", form=check_qualified_name, always=True),
     Field("value", form=check_label_value),
     Field("effect", required=True, choices=TAINT_EFFECTS),
@@ -133,7 +133,7 @@ NODE: Final = kind.Kind(
     resource=Nodes,
     defaults=_default,
     prepare_create=_prepare_create,
-    rules=Rows(
+    rules=Rules(
         Field("spec.podCIDRs", rows=lambda path, cidr: of_form(path, cidr, _cidr_problems)),
         Field("spec.taints", whole=_taints),
     ),

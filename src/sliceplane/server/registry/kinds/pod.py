@@ -28,7 +28,7 @@ from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import ip_problem
 from sliceplane.server.registry.validation.annotations import check_annotation_update, check_pod_annotations
 from sliceplane.server.registry.validation.containers import check_image
-from sliceplane.server.registry.validation.rules import Rows, needs
+from sliceplane.server.registry.validation.rules import Rules, needs
 from sliceplane.server.registry.validation.scheduling import check_narrowed, check_tolerations
 from sliceplane.server.registry.validation.security import id_field
 from sliceplane.server.store.mvcc import Store
@@ -228,7 +228,7 @@ def _deadline(spec: Document, before: Document) -> list[FieldError]:
     if "activeDeadlineSeconds" not in spec:
         detail = "must not update from a positive integer to nil value"
         return [] if had is None else [invalid_value(path, None, detail)]
-    errors = Rows(id_field("activeDeadlineSeconds"))("spec", spec)
+    errors = Rules(id_field("activeDeadlineSeconds"))("spec", spec)
     now_s = spec["activeDeadlineSeconds"]
     if errors or had is None or now_s <= had:
         return errors
@@ -310,7 +310,7 @@ POD: Final = kind.Kind(
     defaults=_default,
     prepare_create=_complete,
     prepare_update=_carry_over,
-    rules=Rows(lambda _path, document: validate_new_pod(document)),
+    rules=Rules(lambda _path, document: validate_new_pod(document)),
     update_rules=_validate_update,
     status=kind.Status(
         first=_first_status,

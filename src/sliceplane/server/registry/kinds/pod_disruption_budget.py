@@ -20,7 +20,7 @@ from sliceplane.server.registry.kinds.workload import (
     shown_selector,
 )
 from sliceplane.server.registry.metadata import check_label_selector, in_go
-from sliceplane.server.registry.validation.rules import Field, Rows
+from sliceplane.server.registry.validation.rules import Field, Rules
 
 _COUNTS: Final = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 _BOUNDS: Final = ("minAvailable", "maxUnavailable")
@@ -49,10 +49,10 @@ def _shown(name: str) -> Callable[[Document], str]:
 POD_DISRUPTION_BUDGET: Final = kind.Kind(
     resource=PodDisruptionBudgets,
     defaults=lambda document: document.setdefault("spec", {}),
-    rules=Rows(
+    rules=Rules(
         Field(
             "spec",
-            rows=Rows(
+            rows=Rules(
                 _one_bound,
                 *(Field(name, rows=_bound) for name in _BOUNDS),
                 Field("selector", rows=check_label_selector),

@@ -39,7 +39,7 @@ from sliceplane.server.registry.validation.resources import (
     is_of_pods,
     sum_of_containers,
 )
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, each, fill, of_form
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, each, fill, of_form
 from sliceplane.server.registry.validation.scheduling import (
     check_affinity,
     check_gates,
@@ -291,7 +291,7 @@ def _option(path: str, option: Document) -> list[FieldError]:
     return [] if option.get("name") else [required(path, "must not be empty")]
 
 
-_DNS_CONFIG: Final = Rows(
+_DNS_CONFIG: Final = Rules(
     Field("nameservers", whole=_nameservers),
     Field("searches", whole=_searches),
     Field("options", rows=_option),
@@ -345,14 +345,14 @@ def _files_of_variables(path: str, spec: Document) -> list[FieldError]:
     return errors
 
 
-_ROWS: Final = Rows(
+_ROWS: Final = Rules(
     Field("restartPolicy", choices=RESTART_POLICIES),
     Field("dnsPolicy", choices=("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")),
     Field("nodeSelector", rows=lambda path, labels: validate_labels(labels, path)),
     check_pod_security,
     Field("affinity", rows=check_affinity),
     _dns,
-    Field("readinessGates", rows=Rows(Field("conditionType", form=check_qualified_name, always=True))),
+    Field("readinessGates", rows=Rules(Field("conditionType", form=check_qualified_name, always=True))),
     Field("schedulingGates", whole=check_gates),
     Field("topologySpreadConstraints", whole=check_topology_spread),
     check_host_process,
@@ -366,7 +366,7 @@ _ROWS: Final = Rows(
     Field("tolerations", whole=check_tolerations),
     Field(
         "hostAliases",
-        rows=Rows(_ip_of, Field("hostnames", rows=lambda path, name: of_form(path, name, check_dns_subdomain))),
+        rows=Rules(_ip_of, Field("hostnames", rows=lambda path, name: of_form(path, name, check_dns_subdomain))),
     ),
     Field("priorityClassName", form=check_dns_subdomain),
     Field("runtimeClassName", form=check_dns_subdomain, empty=True),

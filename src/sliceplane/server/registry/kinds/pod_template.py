@@ -13,7 +13,7 @@ from sliceplane.server.documents.table.columns import NAME, Column, Printer, lab
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.pod_spec import validate_template
 from sliceplane.server.registry.kinds.workload import TEMPLATE_COLUMNS, default_template
-from sliceplane.server.registry.validation.rules import Rows
+from sliceplane.server.registry.validation.rules import Rules
 
 
 def _validate(_path: str, document: Document) -> list[FieldError]:
@@ -30,7 +30,7 @@ def _of_template(column: Column) -> Column:
 POD_TEMPLATE: Final = kind.Kind(
     resource=PodTemplates,
     defaults=default_template,
-    rules=Rows(_validate),
+    rules=Rules(_validate),
     update_rules=lambda new, old: [] if new["template"] == old["template"] else _validate("", new),
     quota=kind.Quota(),
     columns=Printer(

@@ -10,7 +10,7 @@ from sliceplane.api.scheme import PriorityClasses
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, flag_at, number_at
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rows
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules
 from sliceplane.server.store.mvcc import Store
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _admit(core: Core, new: Document, _old: Document | None) -> None:
         raise forbidden(PriorityClasses.plural, PriorityClasses.group, name, why)
 
 
-_ROWS: Final = Rows(
+_ROWS: Final = Rules(
     _value,
     Field("preemptionPolicy", required=True, choices=("PreemptLowerPriority", "Never"), immutable=True),
 )

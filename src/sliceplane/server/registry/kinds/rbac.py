@@ -12,7 +12,7 @@ from sliceplane.kit.names import check_dns_subdomain, check_path_segment
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, objects, text
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import check_label_selector
-from sliceplane.server.registry.validation.rules import Field, Rows, among, fill, needs, of_form
+from sliceplane.server.registry.validation.rules import Field, Rules, among, fill, needs, of_form
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -46,7 +46,7 @@ def _rule(path: str, rule: Document, *, namespaced: bool) -> list[FieldError]:
     return errors
 
 
-_RESOURCE_RULE: Final = Rows(
+_RESOURCE_RULE: Final = Rules(
     Field("apiGroups", required="resource rules must supply at least one api group"),
     Field("resources", required="resource rules must supply at least one resource"),
 )
@@ -71,8 +71,8 @@ def _role_rules(*, namespaced: bool) -> Field:
     return Field("rules", rows=lambda path, rule: _rule(path, rule, namespaced=namespaced))
 
 
-def _binding_rules(*kinds: str, namespaced: bool) -> Rows:
-    return Rows(
+def _binding_rules(*kinds: str, namespaced: bool) -> Rules:
+    return Rules(
         Field("roleRef.apiGroup", choices=(RBAC_GROUP,), always=True),
         Field("roleRef.kind", choices=kinds, always=True),
         Field("roleRef.name", required=True, form=check_path_segment),
@@ -111,11 +111,11 @@ _COLUMNS: Final = Printer(
     )
 )
 ROLE: Final = kind.Kind(
-    resource=Roles, rules=Rows(_role_rules(namespaced=True)), quota=kind.Quota(), granted=kind.ADMINISTERED
+    resource=Roles, rules=Rules(_role_rules(namespaced=True)), quota=kind.Quota(), granted=kind.ADMINISTERED
 )
 CLUSTER_ROLE: Final = kind.Kind(
     resource=ClusterRoles,
-    rules=Rows(
+    rules=Rules(
         _role_rules(namespaced=False),
         Field("aggregationRule?.clusterRoleSelectors", required=_NO_SELECTOR, rows=check_label_selector),
     ),

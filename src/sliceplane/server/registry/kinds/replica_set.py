@@ -17,7 +17,7 @@ from sliceplane.server.registry.kinds.workload import (
     check_selector_and_template,
     default_template,
 )
-from sliceplane.server.registry.validation.rules import Rows, fill, not_negative
+from sliceplane.server.registry.validation.rules import Rules, fill, not_negative
 
 _COUNTS: Final = not_negative("replicas", "minReadySeconds")
 
@@ -35,7 +35,7 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
 REPLICA_SET: Final = kind.Kind(
     resource=ReplicaSets,
     defaults=_default,
-    rules=Rows(lambda _path, document: _validate(document)),
+    rules=Rules(lambda _path, document: _validate(document)),
     update_rules=lambda new, old: _validate(new, old) + check_same_selector(new, old),
     status=kind.Status(first=lambda _document: {"replicas": 0}),
     quota=kind.Quota(),

@@ -20,14 +20,14 @@ from sliceplane.server.registry.kinds.workload import (
     default_template,
     labels_fit,
 )
-from sliceplane.server.registry.validation.rules import Field, Rows, fill
+from sliceplane.server.registry.validation.rules import Field, Rules, fill
 
 _COUNTS: Final = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
 _NOT_A_LABEL: Final = (
     "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is "
     "recommended: "
 )
-_ROWS: Final = Rows(
+_ROWS: Final = Rules(
     Field("minReadySeconds", minimum=0),
     Field("selector", required=True),
     Field("replicas", minimum=0),
@@ -66,7 +66,7 @@ def _warnings(new: Document, old: Document | None) -> tuple[str, ...]:
 REPLICATION_CONTROLLER: Final = kind.Kind(
     resource=ReplicationControllers,
     defaults=_default,
-    rules=Rows(lambda _path, document: _validate(document)),
+    rules=Rules(lambda _path, document: _validate(document)),
     update_rules=_validate,
     warnings=_warnings,
     status=kind.Status(

@@ -14,7 +14,7 @@ from sliceplane.kit.names import check_qualified_name
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
 from sliceplane.server.registry.kinds import kind, pod_quota
 from sliceplane.server.registry.metadata import IMMUTABLE
-from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Rows, of_form
+from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Rules, of_form
 
 COUNT_PREFIX: Final = "count/"
 _CONFLICTING: Final = (frozenset(("BestEffort", "NotBestEffort")), frozenset(("Terminating", "NotTerminating")))
@@ -158,7 +158,7 @@ def _amounts(*, limits: bool) -> Callable[[Document], str]:
 RESOURCE_QUOTA: Final = kind.Kind(
     resource=ResourceQuotas,
     defaults=_default,
-    rules=Rows(_validate),
+    rules=Rules(_validate),
     change_rules=_same_scopes,
     status=kind.Status(first=kind.empty_status, validate=_validate_status),
     quota=kind.counted_as(ResourceQuotas.plural),

@@ -11,7 +11,7 @@ from sliceplane.kit.names import check_dns_label
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import in_go, validate_labels
-from sliceplane.server.registry.validation.rules import Field, Rows, each, only_once
+from sliceplane.server.registry.validation.rules import Field, Rules, each, only_once
 from sliceplane.server.registry.validation.scheduling import check_tolerations
 
 _IDENTITY: Final = ("key", "operator", "value", "effect")
@@ -30,7 +30,7 @@ def _tolerations(path: str, tolerations: list[Document]) -> list[FieldError]:
 
 RUNTIME_CLASS: Final = kind.Kind(
     resource=RuntimeClasses,
-    rules=Rows(
+    rules=Rules(
         Field("handler", required=True, form=check_dns_label, immutable=True),
         Field("scheduling?.nodeSelector", rows=lambda path, labels: validate_labels(labels, path)),
         Field("scheduling?.tolerations", whole=_tolerations),

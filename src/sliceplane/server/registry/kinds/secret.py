@@ -14,7 +14,7 @@ from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.config_map import DATA_MAX_BYTES, check_kept
 from sliceplane.server.registry.validation.environment import key_problems
-from sliceplane.server.registry.validation.rules import Rows, of_form, unchanged
+from sliceplane.server.registry.validation.rules import Rules, of_form, unchanged
 
 TOKEN_TYPE: Final = "kubernetes.io/service-account-token"
 ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
@@ -80,7 +80,7 @@ def _default(document: Document) -> None:
 SECRET: Final = kind.Kind(
     resource=Secrets,
     defaults=_default,
-    rules=Rows(_validate),
+    rules=Rules(_validate),
     update_rules=_validate_update,
     quota=kind.counted_as(Secrets.plural),
     granted=kind.EDITED_UNSEEN,

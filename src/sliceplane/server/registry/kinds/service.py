@@ -44,7 +44,7 @@ from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import range_spelling, spelling
 from sliceplane.server.registry.validation.load_balancers import validate_service_status
-from sliceplane.server.registry.validation.rules import Rows, fill
+from sliceplane.server.registry.validation.rules import Rules, fill
 from sliceplane.server.registry.validation.services import (
     ANNOTATION_TOPOLOGY_HINTS,
     ANNOTATION_TOPOLOGY_MODE,
@@ -213,7 +213,7 @@ SERVICE: Final = kind.Kind(
     defaults=_default,
     prepare_create=_prepare_create,
     prepare_update=_prepare_update,
-    rules=Rows(lambda _path, document: validate_service(document)),
+    rules=Rules(lambda _path, document: validate_service(document)),
     update_rules=validate_service_update,
     warnings=_warnings,
     status=kind.Status(first=lambda _document: {"loadBalancer": {}}, validate=validate_service_status),

@@ -14,13 +14,13 @@ from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, P
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.validation.load_balancers import NOT_A_CIDR
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, needs, unchanged
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, needs, unchanged
 
 CIDRS_MAX: Final = 2
 _ONE_OF_EACH: Final = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"
-_PARENT: Final = Rows(Field("group", form=check_dns_subdomain), needs("resource", "name"))
+_PARENT: Final = Rules(Field("group", form=check_dns_subdomain), needs("resource", "name"))
 #: the name is the address (the scheme checks it); the parent is its holder
-_ADDRESS: Final = Rows(Field("spec.parentRef", required=True, rows=_PARENT))
+_ADDRESS: Final = Rules(Field("spec.parentRef", required=True, rows=_PARENT))
 
 
 def _validate_service_cidr(_path: str, document: Document) -> list[FieldError]:
@@ -76,7 +76,7 @@ def _parent(address: Document) -> str:
 SERVICE_CIDR: Final = kind.Kind(
     resource=ServiceCIDRs,
     defaults=Defaults({"+spec": {}}),
-    rules=Rows(_validate_service_cidr),
+    rules=Rules(_validate_service_cidr),
     update_rules=_validate_service_cidr_update,
     status=kind.Status(first=kind.empty_status, not_written=fields.of_paths([("f:spec",), ("f:metadata",)])),
     columns=Printer(

@@ -30,7 +30,7 @@ from sliceplane.server.registry.kinds.workload import (
 from sliceplane.server.registry.metadata import check_label_selector, in_go, validate_maps
 from sliceplane.server.registry.validation.annotations import check_pod_annotations
 from sliceplane.server.registry.validation.claims import check_claim_spec
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, fill, not_negative
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, fill, not_negative
 
 _COUNTS: Final = ("replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas")
 _RETENTION: Final = ("Retain", "Delete")
@@ -89,19 +89,19 @@ def drop_max_unavailable(new: Document, old: Document | None) -> None:
         new["spec"]["updateStrategy"].get("rollingUpdate", {}).pop(_MAX, None)
 
 
-_FIRST_ROWS: Final = Rows(
+_FIRST_ROWS: Final = Rules(
     Field("podManagementPolicy", form=lambda policy: () if policy in _POLICIES else (_POLICY,)),
     lambda _path, spec: _strategy(spec["updateStrategy"]),
     Field(
         "persistentVolumeClaimRetentionPolicy",
-        rows=Rows(Field("whenDeleted", choices=_RETENTION), Field("whenScaled", choices=_RETENTION)),
+        rows=Rules(Field("whenDeleted", choices=_RETENTION), Field("whenScaled", choices=_RETENTION)),
     ),
 )
-_CLAIMS: Final = Rows(
+_CLAIMS: Final = Rules(
     Field("volumeClaimTemplates", rows=lambda path, claim: check_claim_spec(f"{path}.spec", claim.get("spec", {})))
 )
-_SERVICE_NAME: Final = Rows(Field("serviceName", form=check_dns_label))
-_COUNT_ROWS: Final = Rows(
+_SERVICE_NAME: Final = Rules(Field("serviceName", form=check_dns_label))
+_COUNT_ROWS: Final = Rules(
     Field("replicas", minimum=0), Field("minReadySeconds", minimum=0), Field("ordinals?.start", minimum=0)
 )
 
@@ -201,7 +201,7 @@ STATEFUL_SET: Final = kind.Kind(
     defaults=_default,
     prepare_create=lambda _core, _target, new: drop_max_unavailable(new, None),
     prepare_update=lambda _core, _target, new, old: drop_max_unavailable(new, old),
-    rules=Rows(lambda _path, document: _validate(document)),
+    rules=Rules(lambda _path, document: _validate(document)),
     update_rules=_validate_update,
     warnings=_warnings,
     status=kind.Status(first=lambda _document: {"replicas": 0, "availableReplicas": 0}, validate=_validate_status),

@@ -39,7 +39,7 @@ from sliceplane.server.documents.table.columns import (
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.volumes import DEFAULT_CLASS_MARKS
 from sliceplane.server.registry.metadata import IMMUTABLE, check_label_selector
-from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Defaults, Field, Rows, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Defaults, Field, Rules, each, of_form, only_once
 
 _PARAMETERS_MAX: Final = 512
 _BYTES_MAX: Final = 256 * 1024
@@ -82,7 +82,7 @@ def _flag(name: str, description: str, path: str) -> Column:
 STORAGE_CLASS: Final = kind.Kind(
     resource=StorageClasses,
     defaults=Defaults({"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"}),
-    rules=Rows(
+    rules=Rules(
         Field("provisioner", required=True, form=_provisioner, immutable=True),
         Field("parameters", immutable=True),
         Field("reclaimPolicy", choices=("Delete", "Retain"), immutable=True),
@@ -104,7 +104,7 @@ STORAGE_CLASS: Final = kind.Kind(
 )
 VOLUME_ATTRIBUTES_CLASS: Final = kind.Kind(
     resource=VolumeAttributesClasses,
-    rules=Rows(
+    rules=Rules(
         Field("driverName", required=True, form=_provisioner),
         Field("parameters", required="must contain at least one key/value pair"),
         _parameters,
@@ -136,7 +136,7 @@ def _attachment_status(new: Document, _old: Document) -> list[FieldError]:
 
 VOLUME_ATTACHMENT: Final = kind.Kind(
     resource=VolumeAttachments,
-    rules=Rows(
+    rules=Rules(
         Field("spec.attacher", required=True, bytes_max=_DRIVER_MAX, form=_driver_name),
         Field("spec.nodeName", form=check_dns_subdomain, always=True),
         Field("spec.source.persistentVolumeName", form=check_dns_subdomain),
@@ -176,7 +176,7 @@ def _tokens(_path: str, driver: Document) -> list[FieldError]:
     return errors
 
 
-_REQUEST: Final = Rows(
+_REQUEST: Final = Rules(
     Field("expirationSeconds", minimum=_TOKEN_S_MIN, detail="may not specify a duration less than 10 minutes")
 )
 
@@ -213,7 +213,7 @@ CSI_DRIVER: Final = kind.Kind(
             }
         }
     ),
-    rules=Rows(
+    rules=Rules(
         Field("spec.fsGroupPolicy", choices=("File", "None", "ReadWriteOnceWithFSType")),
         Field("spec.volumeLifecycleModes", choices=("Persistent", "Ephemeral")),
         Field(
@@ -278,7 +278,7 @@ def _node_update(new: Document, old: Document) -> list[FieldError]:
 
 CSI_NODE: Final = kind.Kind(
     resource=CSINodes,
-    rules=Rows(
+    rules=Rules(
         Field("spec.drivers[].name", required=True, bytes_max=_DRIVER_MAX, form=_driver_name),
         Field("spec.drivers[].nodeID", required=True),
         Field("spec.drivers[].allocatable?.count", minimum=0),
@@ -309,7 +309,7 @@ def _capacity(_path: str, document: Document) -> list[FieldError]:
 
 CSI_STORAGE_CAPACITY: Final = kind.Kind(
     resource=CSIStorageCapacities,
-    rules=Rows(
+    rules=Rules(
         Field("nodeTopology", immutable=True),
         Field("storageClassName", form=check_dns_subdomain, always=True, immutable=True),
         _capacity,

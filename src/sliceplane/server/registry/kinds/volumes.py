@@ -36,7 +36,7 @@ from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.claims import check_claim_spec, check_pod_mode
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rows, at, fill, no_way_up
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, at, fill, no_way_up
 from sliceplane.server.registry.validation.scheduling import check_node_selector
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ PERSISTENT_VOLUME_CLAIM: Final = kind.Kind(
     resource=PersistentVolumeClaims,
     defaults=_default_claim,
     prepare_create=_choose_class,
-    rules=Rows(lambda _path, claim: check_claim_spec("spec", claim["spec"])),
+    rules=Rules(lambda _path, claim: check_claim_spec("spec", claim["spec"])),
     change_rules=_validate_claim_update,
     columns=Printer(
         (
@@ -281,7 +281,7 @@ PERSISTENT_VOLUME: Final = kind.Kind(
             },
         }
     ),
-    rules=Rows(*VOLUME_RULES, _validate_volume),
+    rules=Rules(*VOLUME_RULES, _validate_volume),
     change_rules=_validate_volume_update,
     columns=Printer(
         (

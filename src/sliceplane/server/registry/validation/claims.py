@@ -13,7 +13,7 @@ from sliceplane.api.quantity import exact
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.server.registry.metadata import check_label_selector, validate_maps
 from sliceplane.server.registry.validation.resources import text_of
-from sliceplane.server.registry.validation.rules import Field, Rows, among, needs
+from sliceplane.server.registry.validation.rules import Field, Rules, among, needs
 
 ACCESS_MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _CLAIM: Final = "PersistentVolumeClaim"
@@ -82,13 +82,13 @@ def _default_group(path: str, reference: Document) -> list[FieldError]:
     return [invalid_value(path, kind, f"must be '{_CLAIM}' when referencing the default apiGroup")]
 
 
-_REFERENCE: Final = Rows(needs("name", "kind"), _default_group, Field("apiGroup", form=check_dns_subdomain))
-_LAST_ROWS: Final = Rows(
+_REFERENCE: Final = Rules(needs("name", "kind"), _default_group, Field("apiGroup", form=check_dns_subdomain))
+_LAST_ROWS: Final = Rules(
     Field("storageClassName", form=check_dns_subdomain),
     Field("volumeMode", choices=("Block", "Filesystem")),
     # As upstream: a group that is given is not checked where there is an older object to compare with.
     Field("dataSource", rows=_REFERENCE),
-    Field("dataSourceRef", rows=Rows(_REFERENCE, Field("namespace", form=check_dns_label))),
+    Field("dataSourceRef", rows=Rules(_REFERENCE, Field("namespace", form=check_dns_label))),
     _same_source,
     Field("volumeAttributesClassName", form=check_dns_subdomain),
 )

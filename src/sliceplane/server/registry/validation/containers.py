@@ -23,7 +23,7 @@ from sliceplane.kit.names import check_dns_label
 from sliceplane.server.registry.validation.addresses import check_number, check_port, check_protocol, iana_name_problems
 from sliceplane.server.registry.validation.environment import check_env_from, check_variable
 from sliceplane.server.registry.validation.resources import ClaimNames, check_resize, check_resources
-from sliceplane.server.registry.validation.rules import POSITIVE, Field, Rows, absent, each, needs, of_form, only_once
+from sliceplane.server.registry.validation.rules import POSITIVE, Field, Rules, absent, each, needs, of_form, only_once
 from sliceplane.server.registry.validation.security import check_security
 from sliceplane.server.registry.validation.volumes import PULL_POLICIES, Volumes, check_mounts
 
@@ -174,7 +174,7 @@ def check_ports_of_node(path: str, spec: Document, *, is_pod: bool) -> list[Fiel
             return []
         return [invalid_value(f"{where}.hostPort", number, "must match `containerPort` when `hostNetwork` is true")]
 
-    return Rows(Field("containers", rows=Rows(Field("ports", rows=port_errors))))(path, spec)
+    return Rules(Field("containers", rows=Rules(Field("ports", rows=port_errors))))(path, spec)
 
 
 def _restarts(path: str, container: Document) -> list[FieldError]:
@@ -246,33 +246,33 @@ def _host_port(path: str, number: int) -> list[FieldError]:
     return check_number(path, number) if number else []
 
 
-_PORT: Final = Rows(
+_PORT: Final = Rules(
     Field("containerPort", required=True, rows=check_number),
     Field("hostPort", rows=_host_port),
     lambda path, port: check_protocol(f"{path}.protocol", port.get("protocol")),
 )
-_SCHEME: Final = Rows(Field("scheme", choices=("HTTP", "HTTPS")))
+_SCHEME: Final = Rules(Field("scheme", choices=("HTTP", "HTTPS")))
 _COUNTS: Final = tuple(
     Field(member, minimum=0)
     for member in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
 )
 _GRACE: Final = Field("terminationGracePeriodSeconds", minimum=1, detail=POSITIVE)
-_LIVENESS: Final = Rows(*_COUNTS, _GRACE, _once)
-_READINESS: Final = Rows(
+_LIVENESS: Final = Rules(*_COUNTS, _GRACE, _once)
+_READINESS: Final = Rules(
     *_COUNTS,
     _GRACE,
     Field("terminationGracePeriodSeconds", form=lambda _seconds: ("must not be set for readinessProbes",), empty=True),
 )
-_RESTART_RULE: Final = Rows(
+_RESTART_RULE: Final = Rules(
     Field("action", choices=("Restart", "RestartAllContainers"), always=True),
     _has_codes,
-    Field("exitCodes", rows=Rows(Field("operator", choices=("In", "NotIn"), always=True), Field("values", most=255))),
+    Field("exitCodes", rows=Rules(Field("operator", choices=("In", "NotIn"), always=True), Field("values", most=255))),
 )
-_RESTART: Final = Rows(
+_RESTART: Final = Rules(
     Field("restartPolicy", choices=_RESTARTS), Field("restartPolicyRules", most=20, rows=_RESTART_RULE)
 )
-_PULL: Final = Rows(Field("imagePullPolicy", choices=PULL_POLICIES))
-_FIRST_ROWS: Final = Rows(
+_PULL: Final = Rules(Field("imagePullPolicy", choices=PULL_POLICIES))
+_FIRST_ROWS: Final = Rules(
     Field("name", required=True, form=check_dns_label),
     Field("image", required=True),
     Field("terminationMessagePolicy", choices=("File", "FallbackToLogsOnError")),

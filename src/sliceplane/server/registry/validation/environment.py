@@ -13,7 +13,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.server.registry.validation.resources import text_of
-from sliceplane.server.registry.validation.rules import Field, Rows, among, each, no_way_up, of_form
+from sliceplane.server.registry.validation.rules import Field, Rules, among, each, no_way_up, of_form
 
 _ENV_NAME: Final = re.compile(r"[ -<>-~]+")
 _ENV_DETAIL: Final = "a valid environment variable name must consist only of printable ASCII characters other than '='"
@@ -127,35 +127,35 @@ def check_amount_of_container(path: str, reference: Document, *, named: bool) ->
 
 
 # As upstream: a name that ends with a dash passes, as if something were to be added to it.
-_OBJECT: Final = Rows(
+_OBJECT: Final = Rules(
     Field(
         "name",
         required=True,
         form=lambda name: check_dns_subdomain(name[:-2] + "a" if len(name) > 1 and name.endswith("-") else name),
     )
 )
-_KEY_OF_OBJECT: Final = Rows(
+_KEY_OF_OBJECT: Final = Rules(
     Field("name", form=check_dns_subdomain, always=True), Field("key", required=True, form=key_problems)
 )
-_SOURCE: Final = Rows(
+_SOURCE: Final = Rules(
     Field("fieldRef", rows=lambda path, reference: check_field_of_pod(path, reference, ENV_FIELDS)),
     Field("resourceFieldRef", rows=lambda path, reference: check_amount_of_container(path, reference, named=False)),
     Field("configMapKeyRef", rows=_KEY_OF_OBJECT),
     Field("secretKeyRef", rows=_KEY_OF_OBJECT),
     Field(
         "fileKeyRef",
-        rows=Rows(
+        rows=Rules(
             Field("key", required=True, form=env_name_problems),
             Field("volumeName", required=True, form=check_dns_label),
             Field("path", required=True, form=no_way_up),
         ),
     ),
 )
-check_variable: Final = Rows(
+check_variable: Final = Rules(
     Field("name", required=True, form=env_name_problems),
     lambda path, variable: _source(path, variable) if "valueFrom" in variable else [],
 )
-_SOURCE_OF_ALL: Final = Rows(
+_SOURCE_OF_ALL: Final = Rules(
     Field("prefix", form=env_name_problems), Field("configMapRef", rows=_OBJECT), Field("secretRef", rows=_OBJECT)
 )
 

@@ -27,7 +27,7 @@ from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.server.registry import pod_amounts
 from sliceplane.server.registry.metadata import in_go
-from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Field, Rows, among, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Field, Rules, among, each, of_form, only_once
 from sliceplane.server.registry.validation.security import containers_of
 
 #: Characters of the names of a Pod's claims that one message lists; upstream has no bound.
@@ -81,7 +81,7 @@ def claim_names(claims: list[Document]) -> ClaimNames:
     return ClaimNames(names, f": {', '.join(sorted(names))}"[:CLAIMS_SHOWN_MAX]) if names else NO_CLAIMS
 
 
-_CLAIM_NAME: Final = Rows(Field("name", required=True, form=check_dns_label))
+_CLAIM_NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
 _CLAIM_SOURCES: Final = ("resourceClaimName", "resourceClaimTemplateName")
 
 

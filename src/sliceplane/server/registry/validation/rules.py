@@ -1,7 +1,7 @@
 """Rules of objects as rows.
 
 A rule is called with the path of an object and the object, and returns its complaints.  Most are a ``Field``: data
-about one member, required, choices, bounds, form, immutable.  ``Rows`` runs rules in their order, which is that of
+about one member, required, choices, bounds, form, immutable.  ``Rules`` runs them in their order, which is that of
 upstream's complaints (``pkg/apis/core/validation/validation.go``).  A rule that no row can express (one of several,
 one member against another) is a function beside the rows.
 
@@ -165,7 +165,7 @@ def _parents(document: Document, way: str, shown: str) -> Iterator[tuple[str, Do
         yield from _parents(document.get(name, {}), rest, where)
 
 
-class Rows:
+class Rules:
     """Rules of one object, in the order of their complaints."""
 
     def __init__(self, *rules: Field | Rule) -> None:
@@ -230,17 +230,17 @@ def only_once(path: str, key: T, seen: set[T], shown: Any = None) -> list[FieldE
     return []
 
 
-def needs(*members: str, detail: str = "") -> Rows:
+def needs(*members: str, detail: str = "") -> Rules:
     """Members that must be there and not be empty."""
-    return Rows(*(Field(member, required=detail or True) for member in members))
+    return Rules(*(Field(member, required=detail or True) for member in members))
 
 
-def not_negative(*members: str) -> Rows:
-    return Rows(*(Field(member, minimum=0) for member in members))
+def not_negative(*members: str) -> Rules:
+    return Rules(*(Field(member, minimum=0) for member in members))
 
 
-def file_mode(member: str) -> Rows:
-    return Rows(Field(member, minimum=0, maximum=_MODE_MAX, detail=_MODE_DETAIL))
+def file_mode(member: str) -> Rules:
+    return Rules(Field(member, minimum=0, maximum=_MODE_MAX, detail=_MODE_DETAIL))
 
 
 def no_way_up(text: str) -> list[str]:

@@ -21,7 +21,7 @@ from sliceplane.api.errors import (
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
 from sliceplane.server.registry.metadata import check_label_selector, in_go
-from sliceplane.server.registry.validation.rules import Field, Rows, among, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import Field, Rules, among, each, of_form, only_once
 
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ACTIONS: Final = ("DoNotSchedule", "ScheduleAnyway")
@@ -143,18 +143,18 @@ def _label_keys(path: str, term: Document) -> list[FieldError]:
     return errors
 
 
-_TERM_WITHOUT_VALUES: Final = Rows(
+_TERM_WITHOUT_VALUES: Final = Rules(
     Field("matchExpressions", rows=_node_requirement), Field("matchFields", rows=_node_field)
 )
-check_node_selector: Final = Rows(
+check_node_selector: Final = Rules(
     Field(
         "nodeSelectorTerms",
         required="must have at least one node selector term",
-        rows=Rows(Field("matchExpressions", rows=_values_too), Field("matchFields", rows=_node_field)),
+        rows=Rules(Field("matchExpressions", rows=_values_too), Field("matchFields", rows=_node_field)),
     )
 )
 _TOPOLOGY_KEY: Final = "can not be empty"
-_POD_TERM: Final = Rows(
+_POD_TERM: Final = Rules(
     Field("labelSelector", rows=check_label_selector),
     Field("namespaceSelector", rows=check_label_selector),
     _namespaces,
@@ -162,19 +162,19 @@ _POD_TERM: Final = Rows(
     Field("topologyKey", required=_TOPOLOGY_KEY),
     Field("topologyKey", form=check_qualified_name, always=True),
 )
-_PODS: Final = Rows(
+_PODS: Final = Rules(
     Field(_REQUIRED_TERMS, rows=_POD_TERM),
     Field(
         _PREFERRED_TERMS,
-        rows=Rows(_weight, lambda path, term: _POD_TERM(f"{path}.podAffinityTerm", term.get("podAffinityTerm", {}))),
+        rows=Rules(_weight, lambda path, term: _POD_TERM(f"{path}.podAffinityTerm", term.get("podAffinityTerm", {}))),
     ),
 )
-check_affinity: Final = Rows(
+check_affinity: Final = Rules(
     Field(
         "nodeAffinity",
-        rows=Rows(
+        rows=Rules(
             Field(_REQUIRED_TERMS, rows=check_node_selector),
-            Field(_PREFERRED_TERMS, rows=Rows(_weight, Field("preference", rows=_TERM_WITHOUT_VALUES))),
+            Field(_PREFERRED_TERMS, rows=Rules(_weight, Field("preference", rows=_TERM_WITHOUT_VALUES))),
         ),
     ),
     Field("podAffinity", rows=_PODS),
@@ -214,8 +214,8 @@ def _spread(path: str, constraint: Document, *, repeated: bool) -> list[FieldErr
     return errors + _SPREAD(path, constraint)
 
 
-_MIN_DOMAINS: Final = Rows(Field("minDomains", minimum=1, detail=_POSITIVE))
-_SPREAD: Final = Rows(
+_MIN_DOMAINS: Final = Rules(Field("minDomains", minimum=1, detail=_POSITIVE))
+_SPREAD: Final = Rules(
     Field("nodeAffinityPolicy", choices=_INCLUSION),
     Field("nodeTaintsPolicy", choices=_INCLUSION),
     lambda path, constraint: _label_keys(

@@ -15,7 +15,7 @@ from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invali
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.server.registry.metadata import in_go
-from sliceplane.server.registry.validation.rules import Field, Rows, among, each, of_form, way_down
+from sliceplane.server.registry.validation.rules import Field, Rules, among, each, of_form, way_down
 
 ID_MAX: Final = 2**31 - 1
 #: in the order in which upstream visits them
@@ -109,7 +109,7 @@ def _spec_problems(credentials: str) -> list[str]:
     return [f"gmsaCredentialSpec size must be under {_CREDENTIALS_KIB_MAX} KiB"]
 
 
-check_windows: Final = Rows(
+check_windows: Final = Rules(
     Field("gmsaCredentialSpecName", form=check_dns_subdomain, empty=True),
     Field("gmsaCredentialSpec", form=_spec_problems, empty=True),
     Field("runAsUserName", form=lambda user: [f"runAsUserName{why}" for why in _user_problems(user)], empty=True),
@@ -170,10 +170,10 @@ def _escalation(path: str, context: Document) -> list[FieldError]:
     return [invalid_value(path, _shown(context), f"{detail} {what}") for what, is_set in faults.items() if is_set]
 
 
-_FIRST_OF_CONTAINER: Final = Rows(
+_FIRST_OF_CONTAINER: Final = Rules(
     id_field("runAsUser"), id_field("runAsGroup"), Field("procMount", choices=("Default", "Unmasked"))
 )
-_LAST_OF_CONTAINER: Final = Rows(
+_LAST_OF_CONTAINER: Final = Rules(
     Field("seccompProfile", rows=check_seccomp),
     _escalation,
     Field("windowsOptions", rows=check_windows),
@@ -221,10 +221,10 @@ def _group(path: str, group: int) -> list[FieldError]:
     return [] if 0 <= group <= ID_MAX else [invalid_value(path, group, f"must be between 0 and {ID_MAX}, inclusive")]
 
 
-_IDS_OF_POD: Final = Rows(
+_IDS_OF_POD: Final = Rules(
     id_field("fsGroup"), id_field("runAsUser"), id_field("runAsGroup"), Field("supplementalGroups", rows=_group)
 )
-_POLICIES_OF_POD: Final = Rows(
+_POLICIES_OF_POD: Final = Rules(
     Field("fsGroupChangePolicy", choices=("Always", "OnRootMismatch")),
     Field("seccompProfile", rows=check_seccomp),
     Field("windowsOptions", rows=check_windows),

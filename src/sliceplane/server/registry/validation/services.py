@@ -42,7 +42,7 @@ from sliceplane.server.registry.validation.addresses import (
     version_of,
 )
 from sliceplane.server.registry.validation.load_balancers import check_balancer, check_ports
-from sliceplane.server.registry.validation.rules import Field, Rows, absent, among, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import Field, Rules, absent, among, each, of_form, only_once
 
 AFFINITIES = ("ClientIP", "None")
 TRAFFIC_DISTRIBUTIONS = ("PreferClose", "PreferSameNode", "PreferSameZone")
@@ -111,7 +111,7 @@ def _each_port(spec: Document) -> list[FieldError]:
     return each("spec.ports", ports, port_errors)
 
 
-_APP_PROTOCOL: Final = Rows(Field("appProtocol", form=check_qualified_name, empty=True))
+_APP_PROTOCOL: Final = Rules(Field("appProtocol", form=check_qualified_name, empty=True))
 
 
 def _affinity(spec: Document) -> list[FieldError]:
@@ -154,7 +154,7 @@ def cluster_ips(spec: Document) -> list[FieldError]:
         families,
         lambda where, family: among(where, family, FAMILIES) + only_once(where, family, seen),
     )
-    errors += Rows(Field("ipFamilyPolicy", choices=FAMILY_POLICIES))("spec", spec)
+    errors += Rules(Field("ipFamilyPolicy", choices=FAMILY_POLICIES))("spec", spec)
     bad = _bad_addresses(path, addresses)
     errors += bad
     if len(addresses) > 2:

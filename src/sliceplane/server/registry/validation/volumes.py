@@ -32,7 +32,7 @@ from sliceplane.server.registry.validation.environment import (
 from sliceplane.server.registry.validation.rules import (
     Check,
     Field,
-    Rows,
+    Rules,
     among,
     each,
     file_mode,
@@ -69,7 +69,7 @@ _PROPAGATIONS: Final = ("Bidirectional", "HostToContainer", "None")
 _RECURSIVE: Final = ("Disabled", "Enabled", "IfPossible")
 
 
-_NAME: Final = Rows(Field("name", required=True, form=check_dns_label))
+_NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
 
 
 def check_volumes(path: str, volumes: list[Document], pod: str | None) -> tuple[Volumes, list[FieldError]]:
@@ -131,7 +131,7 @@ def _host_path(path: str, source: Document) -> list[FieldError]:
     return needs("path")(path, source) or _HOST_PATH(path, source)
 
 
-_HOST_PATH: Final = Rows(Field("path", form=no_way_up), Field("type", choices=_HOST_TYPES))
+_HOST_PATH: Final = Rules(Field("path", form=no_way_up), Field("type", choices=_HOST_TYPES))
 
 
 def _nfs(path: str, source: Document) -> list[FieldError]:
@@ -159,8 +159,8 @@ def _initiator_problems(name: str) -> tuple[str, ...]:
     return () if shape.fullmatch(name) else ("must be valid format",)
 
 
-_LUN: Final = Rows(Field("lun", minimum=0, maximum=255))
-_TARGET: Final = Rows(needs("targetPortal", "iqn"), Field("iqn", form=_initiator_problems), _LUN)
+_LUN: Final = Rules(Field("lun", minimum=0, maximum=255))
+_TARGET: Final = Rules(needs("targetPortal", "iqn"), Field("iqn", form=_initiator_problems), _LUN)
 
 
 def _flocker(path: str, source: Document) -> list[FieldError]:
@@ -306,8 +306,8 @@ def _token(path: str, where: str, token: Document) -> list[FieldError]:
     return _TOKEN_AGE(where, token) + _FILE_PATH(path, token)
 
 
-_FILE_PATH: Final = Rows(Field("path", required=True, form=way_of_user))
-_TOKEN_AGE: Final = Rows(
+_FILE_PATH: Final = Rules(Field("path", required=True, form=way_of_user))
+_TOKEN_AGE: Final = Rules(
     Field("expirationSeconds", minimum=_TOKEN_MIN_S, detail="may not specify a duration less than 10 minutes"),
     Field(
         "expirationSeconds",
@@ -315,7 +315,7 @@ _TOKEN_AGE: Final = Rows(
         detail="may not specify a duration larger than 2^32 seconds",
     ),
 )
-_KEY_TO_PATH: Final = Rows(Field("key", required=True), _FILE_PATH, file_mode("mode"))
+_KEY_TO_PATH: Final = Rules(Field("key", required=True), _FILE_PATH, file_mode("mode"))
 _PARTITION: Final = Field("partition", minimum=0, maximum=255, detail="must be between 1 and 255, inclusive")
 _SECRET: Final = Field("secretRef", rows=needs("name"))
 _FILES: Final = (file_mode("defaultMode"), Field("items", rows=_KEY_TO_PATH))
@@ -323,49 +323,49 @@ _FILES: Final = (file_mode("defaultMode"), Field("items", rows=_KEY_TO_PATH))
 _SOURCES: Final[dict[str, Check]] = {
     "emptyDir": _empty_dir,
     "hostPath": _host_path,
-    "gitRepo": Rows(Field("repository", required=True), Field("directory", form=way_down)),
-    "gcePersistentDisk": Rows(Field("pdName", required=True), _PARTITION),
-    "awsElasticBlockStore": Rows(Field("volumeID", required=True), _PARTITION),
-    "secret": Rows(Field("secretName", required=True), *_FILES),
+    "gitRepo": Rules(Field("repository", required=True), Field("directory", form=way_down)),
+    "gcePersistentDisk": Rules(Field("pdName", required=True), _PARTITION),
+    "awsElasticBlockStore": Rules(Field("volumeID", required=True), _PARTITION),
+    "secret": Rules(Field("secretName", required=True), *_FILES),
     "nfs": _nfs,
     "iscsi": _iscsi,
     "glusterfs": needs("endpoints", "path"),
     "flocker": _flocker,
     "persistentVolumeClaim": needs("claimName"),
     "rbd": needs("monitors", "image"),
-    "cinder": Rows(Field("volumeID", required=True), _SECRET),
+    "cinder": Rules(Field("volumeID", required=True), _SECRET),
     "cephfs": needs("monitors"),
     "quobyte": _quobyte,
-    "downwardAPI": Rows(
+    "downwardAPI": Rules(
         file_mode("defaultMode"),
         Field("items", whole=_downward_files),
     ),
     "fc": _fibre_channel,
     "flexVolume": _flex,
-    "configMap": Rows(Field("name", required=True), *_FILES),
+    "configMap": Rules(Field("name", required=True), *_FILES),
     "azureFile": needs("secretName", "shareName"),
     "vsphereVolume": needs("volumePath"),
     "photonPersistentDisk": needs("pdID"),
     "portworxVolume": needs("volumeID"),
-    "azureDisk": Rows(
+    "azureDisk": Rules(
         needs("diskName", "diskURI"),
         Field("cachingMode", choices=("None", "ReadOnly", "ReadWrite")),
         Field("kind", choices=("Dedicated", "Managed", "Shared")),
         _disk_uri,
     ),
-    "storageos": Rows(
+    "storageos": Rules(
         Field("volumeName", required=True, form=check_dns_label),
         Field("volumeNamespace", form=check_dns_label),
         _SECRET,
     ),
-    "projected": Rows(file_mode("defaultMode"), _projected),
+    "projected": Rules(file_mode("defaultMode"), _projected),
     "scaleIO": needs("gateway", "system", "volumeName"),
-    "csi": Rows(
+    "csi": Rules(
         Field("driver", required=True, bytes_max=_DRIVER_MAX, form=lambda driver: check_dns_subdomain(driver.lower())),
         Field("nodePublishSecretRef", rows=_publish_secret),
     ),
-    "ephemeral": Rows(needs("volumeClaimTemplate"), Field("volumeClaimTemplate", rows=check_claim_template)),
-    "image": Rows(Field("pullPolicy", choices=PULL_POLICIES)),
+    "ephemeral": Rules(needs("volumeClaimTemplate"), Field("volumeClaimTemplate", rows=check_claim_template)),
+    "image": Rules(Field("pullPolicy", choices=PULL_POLICIES)),
 }
 #: where upstream names a member otherwise: in complaints about it, and about one type too many
 _PATHS: Final = {"gcePersistentDisk": "persistentDisk"}
@@ -431,9 +431,9 @@ def _mount_options(path: str, where: str, mount: Document, *, privileged: bool) 
     return errors
 
 
-_SUB_PATH: Final = Rows(Field("subPath", form=way_down))
-_EXPRESSION: Final = Rows(Field("subPathExpr", form=way_down), Field("mountPropagation", choices=_PROPAGATIONS))
-_READ_ONLY: Final = Rows(Field("recursiveReadOnly", choices=_RECURSIVE))
+_SUB_PATH: Final = Rules(Field("subPath", form=way_down))
+_EXPRESSION: Final = Rules(Field("subPathExpr", form=way_down), Field("mountPropagation", choices=_PROPAGATIONS))
+_READ_ONLY: Final = Rules(Field("recursiveReadOnly", choices=_RECURSIVE))
 
 
 def _devices(path: str, devices: list[Document], volumes: Volumes, mounts: dict[str, str]) -> list[FieldError]:

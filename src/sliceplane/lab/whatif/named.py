@@ -15,7 +15,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, PriorityClasses, Resource, RuntimeClasses, ServiceAccounts
 from sliceplane.lab.whatif.state import WORKLOADS, ClusterState
 from sliceplane.server.registry.admission.service_accounts import DEFAULT_ACCOUNT
-from sliceplane.server.registry.kinds.pod import PRIORITY_CLASSES
+from sliceplane.server.registry.kinds.priority_class import PRIORITY_CLASSES
 
 #: what the server knows of itself
 _KNOWN: Final = (DEFAULT_ACCOUNT, *PRIORITY_CLASSES)

@@ -227,6 +227,14 @@ def check_label_selector(path: str, selector: Document | None) -> list[FieldErro
 
 
 def _requirement(path: str, requirement: Document) -> list[FieldError]:
+    errors = check_requirement(path, requirement)
+    for index, value in while_few(errors, enumerate(requirement.get("values", ()))):
+        errors += [invalid_value(f"{path}.values[{index}]", value, problem) for problem in check_label_value(value)]
+    return errors
+
+
+def check_requirement(path: str, requirement: Document, *, of_node: bool = False) -> list[FieldError]:
+    """Operator and key of a requirement, and the number of its values.  *of_node*: numbers can be compared, too."""
     key = requirement.get("key", "")
     operator = requirement.get("operator", "")
     values: list[str] = requirement.get("values", [])
@@ -234,15 +242,16 @@ def _requirement(path: str, requirement: Document) -> list[FieldError]:
     if operator in ("In", "NotIn"):
         if not values:
             errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
+    elif of_node and operator in ("Gt", "Lt"):
+        if len(values) != 1:
+            detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+            errors.append(required(f"{path}.values", detail))
     elif operator not in ("Exists", "DoesNotExist"):
         errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
     elif values:
         detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
         errors.append(forbidden_field(f"{path}.values", detail))
-    errors += [invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)]
-    for index, value in while_few(errors, enumerate(values)):
-        errors += [invalid_value(f"{path}.values[{index}]", value, problem) for problem in check_label_value(value)]
-    return errors
+    return errors + [invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)]
 
 
 def _validate_managers(head: Document) -> list[FieldError]:

@@ -22,7 +22,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
 from sliceplane.kit.containers import Passed
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value
 from sliceplane.server.documents import conversion
 from sliceplane.server.documents.table.columns import (
     AGE,
@@ -40,8 +40,9 @@ from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import validate_labels
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import (
+    APP_PROTOCOL,
+    PROTOCOL,
     check_fqdn,
-    check_protocol,
     ip_problem,
     plain_version,
     special_problem,
@@ -205,10 +206,7 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
 
 
 _TYPE: Final = Rules(Field("addressType", required=True, choices=ADDRESS_TYPES))
-_PORT: Final = Rules(
-    lambda path, port: check_protocol(f"{path}.protocol", port.get("protocol")),
-    Field("appProtocol", form=check_qualified_name, empty=True),
-)
+_PORT: Final = Rules(PROTOCOL, APP_PROTOCOL)
 
 
 def _ports(path: str, ports: list[Document]) -> list[FieldError]:

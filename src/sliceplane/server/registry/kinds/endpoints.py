@@ -10,7 +10,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointsObjects
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
 from sliceplane.kit.containers import Passed
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.server.documents.table.columns import (
     AGE,
     NAME,
@@ -24,9 +24,10 @@ from sliceplane.server.documents.table.columns import (
 )
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.validation.addresses import (
+    APP_PROTOCOL,
+    PROTOCOL,
     check_endpoint_ip,
     check_number,
-    check_protocol,
     plain_version,
     spelling,
 )
@@ -79,12 +80,11 @@ _SPELLED: Final[Passed[str]] = Passed(65536, lambda ip: bool(plain_version(ip)))
 
 
 def _port(path: str, port: Document) -> list[FieldError]:
-    return check_number(f"{path}.port", port.get("port", 0)) + check_protocol(f"{path}.protocol", port.get("protocol"))
+    return check_number(f"{path}.port", port.get("port", 0))
 
 
-_APP: Final = Field("appProtocol", form=check_qualified_name, empty=True)
-_PORT: Final = Rules(Field("name", form=check_dns_label), _port, _APP)
-_PORT_OF_SEVERAL: Final = Rules(Field("name", form=check_dns_label, required=True), _port, _APP)
+_PORT: Final = Rules(Field("name", form=check_dns_label), _port, PROTOCOL, APP_PROTOCOL)
+_PORT_OF_SEVERAL: Final = Rules(Field("name", form=check_dns_label, required=True), _port, PROTOCOL, APP_PROTOCOL)
 
 
 def _warnings(document: Document, _old: Document | None) -> Iterator[str]:

@@ -23,7 +23,7 @@ from sliceplane.server.registry.admission import limit_ranges, runtime_classes, 
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds import kind, pod_columns, pod_parts, pod_quota
 from sliceplane.server.registry.kinds.pod_spec import default_pod, validate_new_pod, validate_pod_spec
-from sliceplane.server.registry.kinds.priority_class import default_class
+from sliceplane.server.registry.kinds.priority_class import PRIORITY_CLASSES, default_class
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import ip_problem
 from sliceplane.server.registry.validation.annotations import check_annotation_update, check_pod_annotations
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 TOPOLOGY_LABELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 TOLERATION_S: Final = 300
-PRIORITY_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _PREEMPTS: Final = "PreemptLowerPriority"
 _BAD_NODES: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 

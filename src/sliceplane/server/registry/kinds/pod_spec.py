@@ -47,6 +47,7 @@ from sliceplane.server.registry.validation.scheduling import (
     check_topology_spread,
 )
 from sliceplane.server.registry.validation.security import (
+    CONTAINERS,
     ID_MAX,
     check_host_process,
     check_host_users,
@@ -56,7 +57,6 @@ from sliceplane.server.registry.validation.security import (
 )
 from sliceplane.server.registry.validation.volumes import check_volumes
 
-_CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
 _NAMESERVERS_MAX: Final = 3
@@ -67,7 +67,7 @@ _HOST_NAME_BYTES_MAX: Final = 64
 
 def default_pod(spec: Document) -> None:
     """Fills the defaults of a Pod that a template does not get."""
-    for member in _CONTAINER_LISTS[:2]:
+    for member in CONTAINERS[:2]:
         for container in spec.get(member, ()):
             resources = container.get("resources", {})
             if resources.get("limits"):
@@ -108,7 +108,7 @@ def default_pod_spec(spec: Document) -> None:
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if account:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
-    for member in _CONTAINER_LISTS:
+    for member in CONTAINERS:
         for container in spec.get(member, ()):
             container["imagePullPolicy"] = container.get("imagePullPolicy") or pull_policy(container.get("image", ""))
     for volume in spec.get("volumes", ()):
@@ -167,7 +167,7 @@ _DEFAULTS: Final = Defaults(
         "schedulerName": "default-scheduler",
         "terminationGracePeriodSeconds?": 30,
         "securityContext": {},
-        **{member: [_CONTAINER] for member in _CONTAINER_LISTS},
+        **{member: [_CONTAINER] for member in CONTAINERS},
         "volumes": [_VOLUME],
     }
 )

@@ -16,7 +16,8 @@ from sliceplane.server.store.mvcc import Store
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
 
-_SYSTEM: Final = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+#: the classes of the system, and their values
+PRIORITY_CLASSES: Final = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 _SYSTEM_PREFIX: Final = "system-"
 _VALUE_MAX: Final = 1_000_000_000
 
@@ -34,10 +35,10 @@ def _value(_path: str, document: Document) -> list[FieldError]:
 
 
 def _not_a_system_class(name: str, value: int, *, is_default: bool) -> str:
-    if name not in _SYSTEM:
+    if name not in PRIORITY_CLASSES:
         return f"{name} is not a known system priority class"
-    if value != _SYSTEM[name]:
-        return f"value of {name} PriorityClass must be {_SYSTEM[name]}"
+    if value != PRIORITY_CLASSES[name]:
+        return f"value of {name} PriorityClass must be {PRIORITY_CLASSES[name]}"
     return f"globalDefault of {name} PriorityClass must be false" if is_default else ""
 
 

@@ -35,7 +35,7 @@ from sliceplane.server.documents.table.columns import (
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.types import Target
-from sliceplane.server.registry.validation.claims import check_claim_spec, check_pod_mode
+from sliceplane.server.registry.validation.claims import ACCESS_MODES, check_claim_spec, check_pod_mode
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, at, fill, no_way_up
 from sliceplane.server.registry.validation.scheduling import check_node_selector
 
@@ -206,7 +206,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
 
 
 VOLUME_RULES: Final = (
-    Field("spec.accessModes", required=True, choices=tuple(sorted(MODES))),
+    Field("spec.accessModes", required=True, choices=ACCESS_MODES),
     Field("spec.capacity", required=True),
     Field("spec.persistentVolumeReclaimPolicy", choices=("Delete", "Recycle", "Retain")),
     Field("spec.nodeAffinity?.required", required=True),

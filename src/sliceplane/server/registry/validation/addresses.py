@@ -12,14 +12,16 @@ import ipaddress
 import re
 from typing import Any, Final
 
-from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, show
+from sliceplane.api.errors import FieldError, invalid_value, required, show
 from sliceplane.api.service_rules import PROTOCOLS, is_port
 from sliceplane.kit.containers import remembered
 from sliceplane.kit.ip import CANONICAL_IPV4, parse_lenient, parse_strict
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
+from sliceplane.server.registry.validation.rules import Field, of_form
 
-#: in the order in which messages list them
-_PROTOCOLS = tuple(sorted(PROTOCOLS))
+#: the members of a port; protocols in the order in which messages list them
+PROTOCOL: Final = Field("protocol", required=True, choices=tuple(sorted(PROTOCOLS)))
+APP_PROTOCOL: Final = Field("appProtocol", form=check_qualified_name, empty=True)
 PORT_RANGE = "must be between 1 and 65535, inclusive"
 _IANA_MAX = 15
 _NOT_AN_IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
@@ -147,13 +149,7 @@ def check_port(path: str, port: int | str) -> list[FieldError]:
     """A number or the name of a port."""
     if isinstance(port, int):
         return check_number(path, port)
-    return [invalid_value(path, port, problem) for problem in iana_name_problems(port)]
-
-
-def check_protocol(path: str, value: str | None) -> list[FieldError]:
-    if not value:
-        return [required(path)]
-    return [] if value in _PROTOCOLS else [not_supported(path, value, _PROTOCOLS)]
+    return of_form(path, port, iana_name_problems)
 
 
 def iana_name_problems(value: str) -> list[str]:

@@ -20,7 +20,7 @@ from sliceplane.api.errors import (
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_label
-from sliceplane.server.registry.validation.addresses import check_number, check_port, check_protocol, iana_name_problems
+from sliceplane.server.registry.validation.addresses import PROTOCOL, check_number, check_port, iana_name_problems
 from sliceplane.server.registry.validation.environment import check_env_from, check_variable
 from sliceplane.server.registry.validation.resources import ClaimNames, check_resize, check_resources
 from sliceplane.server.registry.validation.rules import POSITIVE, Field, Rules, absent, each, needs, of_form, only_once
@@ -249,7 +249,7 @@ def _host_port(path: str, number: int) -> list[FieldError]:
 _PORT: Final = Rules(
     Field("containerPort", required=True, rows=check_number),
     Field("hostPort", rows=_host_port),
-    lambda path, port: check_protocol(f"{path}.protocol", port.get("protocol")),
+    PROTOCOL,
 )
 _SCHEME: Final = Rules(Field("scheme", choices=("HTTP", "HTTPS")))
 _COUNTS: Final = tuple(

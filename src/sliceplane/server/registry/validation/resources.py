@@ -51,7 +51,6 @@ _STANDARD: Final = frozenset(
 )
 _HUGE: Final = "hugepages-"
 _DEFAULT_DOMAIN: Final = "kubernetes.io/"
-_NAME_MAX: Final = 253
 _CLAIMED: Final = "must be one of the names in pod.spec.resourceClaims"
 _RESIZED: Final = ("cpu", "memory")
 _RESIZE_POLICIES: Final = ("NotRequired", "RestartContainer")

@@ -20,7 +20,7 @@ from sliceplane.api.errors import (
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
-from sliceplane.server.registry.metadata import check_label_selector, in_go
+from sliceplane.server.registry.metadata import check_label_selector, check_requirement, in_go
 from sliceplane.server.registry.validation.rules import Field, Rules, among, each, of_form, only_once
 
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -70,23 +70,7 @@ def _weight(path: str, term: Document) -> list[FieldError]:
 
 
 def _node_requirement(path: str, requirement: Document) -> list[FieldError]:
-    operator = requirement.get("operator", "")
-    given: list[str] = requirement.get("values", [])
-    errors: list[FieldError] = []
-    if operator in ("In", "NotIn"):
-        if not given:
-            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
-    elif operator in ("Exists", "DoesNotExist"):
-        if given:
-            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            errors.append(forbidden_field(f"{path}.values", detail))
-    elif operator in ("Gt", "Lt"):
-        if len(given) != 1:
-            detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
-            errors.append(required(f"{path}.values", detail))
-    else:
-        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
-    return errors + of_form(f"{path}.key", requirement.get("key", ""), check_qualified_name)
+    return check_requirement(path, requirement, of_node=True)
 
 
 def _values_too(path: str, requirement: Document) -> list[FieldError]:

@@ -30,14 +30,15 @@ from sliceplane.api.service_rules import (
     is_port,
 )
 from sliceplane.kit.ip import FAMILIES
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name, is_domain_qualified
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain, is_domain_qualified
 from sliceplane.server.registry.metadata import in_go, validate_labels
 from sliceplane.server.registry.validation.addresses import (
+    APP_PROTOCOL,
     PORT_RANGE,
+    PROTOCOL,
     check_endpoint_ip,
     check_number,
     check_port,
-    check_protocol,
     ip_problem,
     version_of,
 )
@@ -104,14 +105,14 @@ def _each_port(spec: Document) -> list[FieldError]:
         elif len(ports) > 1:
             errors.append(required(f"{path}.name"))
         errors += check_number(f"{path}.port", port.get("port", 0))
-        errors += check_protocol(f"{path}.protocol", port.get("protocol"))
-        errors += check_port(f"{path}.targetPort", port.get("targetPort", 0))
-        return errors + _APP_PROTOCOL(path, port)
+        return errors + _LAST_OF_PORT(path, port)
 
     return each("spec.ports", ports, port_errors)
 
 
-_APP_PROTOCOL: Final = Rules(Field("appProtocol", form=check_qualified_name, empty=True))
+_LAST_OF_PORT: Final = Rules(
+    PROTOCOL, lambda path, port: check_port(f"{path}.targetPort", port.get("targetPort", 0)), APP_PROTOCOL
+)
 
 
 def _affinity(spec: Document) -> list[FieldError]:

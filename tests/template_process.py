@@ -230,6 +230,8 @@ def _run(module: str) -> None:
     which costs more than most of our programs do."""
     code: object = 0
     try:
+        if not hasattr(sys.modules.get(module), "__path__"):
+            sys.modules.pop(module, None)  # runpy warns of a module that is loaded; of a package it runs ``__main__``
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as leaving:
         code = leaving.code or 0

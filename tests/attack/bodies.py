@@ -25,13 +25,13 @@ _PATCHES = ("a json patch", "a merge patch", "a strategic patch", "an apply of y
 
 
 async def _send(session: aiohttp.ClientSession, plane: PlaneProcess, ask: Ask) -> int:
-    """The code of the answer; 0: there was none in time."""
+    """The code of the answer; 0: there was none in time; 413: the 500 of kube-apiserver for an object too large."""
     url = f"{plane.url}{ask.path}?{ask.query.decode()}"
     headers = {name.decode(): value.decode() for name, value in ask.headers}
     try:
         async with session.request(ask.method, url, data=ask.body, headers=headers, timeout=_TIMEOUT) as answer:
-            await answer.read()
-            return answer.status
+            is_too_large = b"etcdserver: request is too large" in await answer.read()
+            return 413 if is_too_large else answer.status
     except (aiohttp.ClientError, TimeoutError):
         return 0
 

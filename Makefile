@@ -79,6 +79,7 @@ docs: reference ## the same, and every output in README and guides, transcripts,
 	PYTHONPATH=src:. $(PY) tools/make_symptoms.py
 	PYTHONPATH=src:. $(PY) tools/guides.py
 	PYTHONPATH=src:. $(PY) tools/make_recording.py
+	PYTHONPATH=src:. $(PY) tools/make_pictures.py
 
 .venv-site/bin/mkdocs: requirements-site.lock | install
 	.venv/bin/python -m venv .venv-site

@@ -36,7 +36,7 @@ START_S: Final = 5.0
 #: of an attack on an agent whose server is ours
 ATTACK_S: Final = 8.0
 MIB_MAX: Final = 120.0
-REQUESTS_MAX: Final = 60.0
+REQUESTS_MAX: Final = 200.0
 #: the drain, the last writes, and a busy machine
 ENDS_S: Final = 25.0
 #: a Lease of 3 s is renewed each second

@@ -30,25 +30,52 @@ def socket_path(name: str) -> Path:
     return folder / f"agent-{name}.sock"
 
 
+class _Door(asyncio.Protocol):
+    """One connection: a line in, a line out, within ``_ANSWER_S``.
+
+    No stream: a flood would leave thousands in circles, whose collection holds the loop for longer than their service.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._line = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._deadline = asyncio.get_running_loop().call_later(_ANSWER_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._line += data
+        if b"\n" in data:
+            self._reply()
+        elif len(self._line) > _LINE_MAX:
+            self._transport.abort()
+
+    def eof_received(self) -> None:
+        self._reply()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        del self._transport, self._deadline, self._answer
+
+    def _reply(self) -> None:
+        if self._transport.is_closing():
+            return
+        try:
+            reply = self._answer(_object(self._line.partition(b"\n")[0][:_LINE_MAX]))
+        except ValueError as error:
+            reply = {"error": str(error)}
+        self._transport.write(json.dumps(reply).encode() + b"\n")
+        self._transport.close()
+
+
 async def serve(name: str, answer: Answer) -> asyncio.Server:
     """*answer* is called in the loop; what it raises as ``ValueError`` is told to who asks."""
-
-    async def on_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError, asyncio.LimitOverrunError, TimeoutError):
-            async with asyncio.timeout(_ANSWER_S):
-                line = await reader.readline()
-                try:
-                    reply = answer(_object(line))
-                except ValueError as error:
-                    reply = {"error": str(error)}
-                writer.write(json.dumps(reply).encode() + b"\n")
-                await writer.drain()
-        writer.close()
-
     path = socket_path(name)
     with suppress(FileNotFoundError):
         path.unlink()  # of one that was killed: the name's lock is ours
-    server = await asyncio.start_unix_server(on_client, path, limit=_LINE_MAX)
+    server = await asyncio.get_running_loop().create_unix_server(lambda: _Door(answer), path)
     path.chmod(0o600)
     return server
 

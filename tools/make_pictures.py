@@ -90,7 +90,7 @@ def main() -> None:
         light = browser.tab(width=1280, height=760)
         studio.shoot(light, "now", "now", ["B1", "T2", "B7", "11 of 12 nodes in step", "1 behind"])
         studio.shoot(light, "service/shop/search", "explain", ["B1", "serach"])
-        studio.shoot(light, "what-if/shop/api?set=trafficDistribution%3DPreferSameZone", "what-if", ["zone-c"])
+        studio.shoot(light, "what-if/shop/api?set=traffic-distribution%3DPreferSameZone", "what-if", ["zone-c"])
         plane.apply(deployment("cart", 96, image="web:2"), namespace="shop")
         dark = browser.tab(width=1280, height=960, dark=True)
         studio.shoot(dark, "service/shop/cart?client=node/node-4", "service", ["evenly", "terminating"])

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 _LINE_MAX: Final = 65536
 _ANSWER_S: Final = 5.0
@@ -41,9 +41,8 @@ class _Door(asyncio.Protocol):
         self._line = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._deadline = asyncio.get_running_loop().call_later(_ANSWER_S, transport.abort)
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has another base
+        self._deadline = asyncio.get_running_loop().call_later(_ANSWER_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         self._line += data

@@ -34,7 +34,7 @@ from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane
-from sliceplane.watch.hosting.host import ControllerHost
+from sliceplane.watch.io.hosting.host import ControllerHost
 
 #: services and the slices of each
 MANY = (1_000, 100)

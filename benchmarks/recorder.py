@@ -47,7 +47,7 @@ from sliceplane.diagnose.timeline.timeline import Timeline
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Work, Write
-from sliceplane.watch.hosting.host import ControllerEntry, make_host
+from sliceplane.watch.io.hosting.host import ControllerEntry, make_host
 from sliceplane.watch.io.http import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 from sliceplane.watch.recorder.delta import schema

@@ -71,7 +71,7 @@ def tables() -> dict[str, str]:
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
-        if parts[0] in _OTHERS or parts[:2] == ("consume", "client"):
+        if parts[0] in _OTHERS or parts[:3] == ("consume", "io", "client"):
             continue
         module = ".".join(part for part in parts if part != "__init__")
         text = path.read_text(encoding="utf-8")

@@ -27,8 +27,8 @@ SMALL = {
     "testing.py": "the public names",
     "api/images.py": "the grammar of image names, which the server and emulated kubelets share",
     "api/policy.py": "the kinds of one group, as the modules beside it",
-    "server/documents/wire.py": "how bytes are counted, which estimate and what-if share",
-    "consume/client/draining.py": "one deed of its own, which programs of others import",
+    "lab/wire.py": "how bytes are counted, which estimate and what-if share",
+    "consume/io/client/draining.py": "one deed of its own, which programs of others import",
     "node/iptables/drain_hook.py": "rules that stand beside those of Services",
     "node/iptables/names.py": "a table of names, which the kernel's users read",
     "node/nft/drain_hook.py": "rules that stand beside those of Services",
@@ -134,13 +134,12 @@ IO = frozenset(
         *("cryptography", "grpc", "joserfc"),
     }
 )
-#: folders of what runs, below a room; rooms that are no cores, and what others import
-RUNNING = ("io", "hosting")
+#: rooms that are no cores, and what others import
 OUTER = ("lab", "cli", "client.py", "testing.py", "pytest_plugin.py", "__main__.py")
 
 
 def is_core(parts: tuple[str, ...]) -> bool:
-    return parts[0] not in OUTER and not set(parts) & set(RUNNING) and parts[:2] != ("consume", "client")
+    return parts[0] not in OUTER and "io" not in parts
 
 
 def test_cores_do_no_io() -> None:
@@ -157,7 +156,7 @@ def test_cores_do_no_io() -> None:
                     imported = {alias.name.split(".")[0] for alias in names} & IO
                 case ast.ImportFrom(module=str(module)):
                     first, *below = module.split(".")
-                    imported = set(below) & set(RUNNING) if first == "sliceplane" else {first} & IO
+                    imported = set(below) & {"io"} if first == "sliceplane" else {first} & IO
                 case _:
                     continue
             assert not imported, f"{path}:{node.lineno} imports {sorted(imported)}"

@@ -37,13 +37,13 @@ from sliceplane.api.scheme import (
     Services,
 )
 from sliceplane.consume.balancing.model import Endpoint, ViewChange
-from sliceplane.consume.client.connecting import RawObject, connect, custom_resource
-from sliceplane.consume.client.draining import drain
-from sliceplane.consume.client.informer import Informer
-from sliceplane.consume.client.picking import NoEndpoint, Picker
-from sliceplane.consume.client.sync import SyncEndpointView
-from sliceplane.consume.client.view import EndpointView, NotReady
 from sliceplane.consume.drain.answer import DrainAnswer
+from sliceplane.consume.io.client.connecting import RawObject, connect, custom_resource
+from sliceplane.consume.io.client.draining import drain
+from sliceplane.consume.io.client.informer import Informer
+from sliceplane.consume.io.client.picking import NoEndpoint, Picker
+from sliceplane.consume.io.client.sync import SyncEndpointView
+from sliceplane.consume.io.client.view import EndpointView, NotReady
 from sliceplane.watch.cache import Change
 from sliceplane.watch.io.base import Client, ListPage, Unreachable, WatchMessage
 from sliceplane.watch.io.http import HttpClient

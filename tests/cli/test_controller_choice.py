@@ -6,7 +6,7 @@ import pytest
 
 from sliceplane.cli.run.controller_choice import choose
 from sliceplane.controllers.io.catalogue import DiscoveryConfig, default_controllers
-from sliceplane.watch.hosting.host import ControllerEntry
+from sliceplane.watch.io.hosting.host import ControllerEntry
 
 ALL = (
     *("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller"),

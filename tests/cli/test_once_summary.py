@@ -11,8 +11,8 @@ from sliceplane.controllers.io.standalone import OnceSummary
 from sliceplane.watch.actions import Counters
 from sliceplane.watch.controller.base import Selection
 from sliceplane.watch.controller.events import RecorderStatus
-from sliceplane.watch.hosting.host import HostStatus
-from sliceplane.watch.hosting.informers import InformerStatus
+from sliceplane.watch.io.hosting.host import HostStatus
+from sliceplane.watch.io.hosting.informers import InformerStatus
 
 
 def informer(resource: Resource, objects: int, *, synced: bool, error: StatusError | None = None) -> InformerStatus:

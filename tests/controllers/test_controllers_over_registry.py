@@ -20,7 +20,7 @@ from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane
-from sliceplane.watch.hosting.host import ControllerHost
+from sliceplane.watch.io.hosting.host import ControllerHost
 
 pytestmark = pytest.mark.looptime
 

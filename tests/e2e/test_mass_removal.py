@@ -32,8 +32,8 @@ from sliceplane.diagnose.io.guarding import release_holds
 from sliceplane.kit.rng import Rng
 from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, HOLD
 from sliceplane.watch.cache import Change
-from sliceplane.watch.hosting.host import ControllerHost
 from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.hosting.host import ControllerHost
 from sliceplane.watch.io.http import HttpClient
 from sliceplane.watch.io.kubeconfig import from_file
 from sliceplane.watch.io.reflect import RunningInformer

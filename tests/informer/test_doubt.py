@@ -14,7 +14,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.requests import ListPage, Selection
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices
-from sliceplane.consume.client.informer import Informer
+from sliceplane.consume.io.client.informer import Informer
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.inputs import Inputs
 from sliceplane.watch.actions import StartList

@@ -12,8 +12,8 @@ from tests.shell.server.serving import Server
 
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.base import Controller
-from sliceplane.watch.hosting.host import ControllerHost
 from sliceplane.watch.io import kubeconfig
+from sliceplane.watch.io.hosting.host import ControllerHost
 from sliceplane.watch.io.http import HttpClient
 
 NAMESPACE = "/api/v1/namespaces/default"

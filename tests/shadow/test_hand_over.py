@@ -33,7 +33,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
 from sliceplane.server.io.plane import PlaneConfig
 from sliceplane.slices.succession import SelectorChanges
-from sliceplane.watch.hosting.host import ControllerHost
+from sliceplane.watch.io.hosting.host import ControllerHost
 
 PODS = 13
 #: several slices, so that it matters what is written

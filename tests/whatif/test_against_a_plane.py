@@ -31,7 +31,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, Resource, Services
 from sliceplane.cli.lab.what_if import read_cluster
 from sliceplane.cli.main import main
-from sliceplane.consume.client.connecting import connect
+from sliceplane.consume.io.client.connecting import connect
 from sliceplane.consume.selections import common_selector, own_selectors
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.controllers.io.catalogue import DiscoveryConfig, default_controllers, emulation_controllers

@@ -16,7 +16,7 @@ from sliceplane.cli.main import main
 from sliceplane.lab.whatif.changes import Running
 from sliceplane.lab.whatif.estimate import ROLLED_MAX, EstimatedStep, EstimateQuestion, estimate, made_up
 from sliceplane.lab.whatif.world import WhatIfWorld
-from sliceplane.server.documents.wire import human_bytes
+from sliceplane.lab.wire import human_bytes
 
 
 @cache

@@ -7,5 +7,5 @@ rule which endpoints may be used from a location.  ``progress`` is how far a con
 caches by digest; ``removal_hold`` is the schedule of a mass removal that is held; ``served`` is what rules lead to.
 
 ``balancing`` is a Service as a client uses it, ``drain`` proves that no node sends to a Pod, ``agents`` are
-registrations and grants of endpoints outside Kubernetes, ``client`` the modules of ``sliceplane.client``.
+registrations and grants of endpoints outside Kubernetes, ``io.client`` the modules of ``sliceplane.client``.
 """

@@ -13,7 +13,7 @@ from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.scheme import ConfigMaps, EventsV1
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.base import Work
-from sliceplane.watch.hosting.host import ControllerHost
+from sliceplane.watch.io.hosting.host import ControllerHost
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

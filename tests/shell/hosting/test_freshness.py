@@ -18,10 +18,10 @@ from sliceplane.server.io.plane import PlaneConfig, ServerPlane
 from sliceplane.watch.actions import Counters
 from sliceplane.watch.controller.base import Selection
 from sliceplane.watch.controller.events import RecorderStatus
-from sliceplane.watch.hosting.host import HostStatus
-from sliceplane.watch.hosting.informers import InformerStatus
-from sliceplane.watch.hosting.life import ControllerTally
-from sliceplane.watch.hosting.runner import ControllerStatus
+from sliceplane.watch.io.hosting.host import HostStatus
+from sliceplane.watch.io.hosting.informers import InformerStatus
+from sliceplane.watch.io.hosting.life import ControllerTally
+from sliceplane.watch.io.hosting.runner import ControllerStatus
 
 NOW = 1_800_000_000.0
 FORBIDDEN = forbidden("endpointslices", "discovery.k8s.io", "", "no RBAC policy matched")

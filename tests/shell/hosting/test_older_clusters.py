@@ -26,8 +26,8 @@ from sliceplane.node.io.node_proxy import NodeProxy
 from sliceplane.node.io.render import objects_from
 from sliceplane.node.io.timing import ProxyTiming
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane
-from sliceplane.watch.hosting.informers import CannotRead, check_readable
 from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.hosting.informers import CannotRead, check_readable
 
 #: as kube-apiserver answers for a path that it does not have
 NOT_SERVED = StatusError(404, "NotFound", "the server could not find the requested resource")

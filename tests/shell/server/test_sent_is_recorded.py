@@ -15,7 +15,7 @@ from sliceplane.diagnose.timeline.text import line_text
 from sliceplane.diagnose.timeline.timeline import Line, Timeline
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.requests.encoders import chunk
-from sliceplane.watch.hosting.host import ControllerEntry
+from sliceplane.watch.io.hosting.host import ControllerEntry
 from sliceplane.watch.recorder.file import read_lines
 
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices?watch=true"

@@ -203,7 +203,7 @@ async def test_a_view_keeps_its_endpoints_and_asks_seldom(tmp_path: Path) -> Non
 
 
 async def test_a_view_takes_no_more_objects_than_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sliceplane.consume.client.informer.CACHE_BYTES_MAX", 4 << 20)
+    monkeypatch.setattr("sliceplane.consume.io.client.informer.CACHE_BYTES_MAX", 4 << 20)
     with HostileApi("endless-objects") as api:
         async with client_of(api, tmp_path) as client, EndpointView(client, "cart", "shop") as view:
             await view.wait_ready(PATIENCE_S, count=3)

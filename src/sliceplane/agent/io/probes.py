@@ -158,7 +158,8 @@ async def _command(line: str) -> str:
 
 
 async def _beginning(stream: asyncio.StreamReader | None) -> bytes:
-    """What is shown of a command's output; the rest is read and dropped, since a full pipe would stop the command."""
+    """Returns the part of a command's output that is shown; the rest is read and dropped, since a full pipe would stop
+    the command."""
     assert stream is not None, "the output is a pipe"
     beginning = b""
     while portion := await stream.read(_PORTION_BYTES):

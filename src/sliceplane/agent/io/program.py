@@ -30,8 +30,8 @@ from sliceplane.consume.agents.checks import CheckProbe, Kind
 from sliceplane.consume.agents.registration import Registration
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.rng import Rng
-from sliceplane.watch.hosting.host import ControllerHost
 from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.hosting.host import ControllerHost
 from sliceplane.watch.io.reflect import loop_clock
 
 #: at the end: how long the server has to take the last writes

@@ -173,7 +173,7 @@ async def _run(
 ) -> int:
     from sliceplane.cli.run.monitoring import serve_monitoring
     from sliceplane.diagnose.shadow.io.hosting import ShadowRun
-    from sliceplane.watch.hosting.informers import check_readable
+    from sliceplane.watch.io.hosting.informers import check_readable
 
     stop = asyncio.Event()
     on_stop_signal(stop.set)

@@ -14,7 +14,7 @@ from sliceplane.cli.pictures import save
 from sliceplane.consume.balancing.shares import OVERLOAD
 from sliceplane.kit.times import format_duration
 from sliceplane.lab.whatif.assumptions import zone_name
-from sliceplane.server.documents.wire import human_bytes
+from sliceplane.lab.wire import human_bytes
 
 if TYPE_CHECKING:
     from sliceplane.lab.whatif.picture import Picture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from sliceplane.watch.hosting.host import ControllerEntry
+    from sliceplane.watch.io.hosting.host import ControllerEntry
 
 #: all that are on by default
 ALL = "*"

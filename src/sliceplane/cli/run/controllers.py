@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.controllers.io.standalone import OnceSummary, RecordingHere
     from sliceplane.watch.controller.election import ElectionConfig
-    from sliceplane.watch.hosting.host import ControllerEntry
+    from sliceplane.watch.io.hosting.host import ControllerEntry
     from sliceplane.watch.io.kubeconfig import Connection
 
 #: what KEP-0752 describes; the others are for an API server that runs without controllers
@@ -88,8 +88,8 @@ def command(
     SIGTERM, and gives the Lease back.
     """
     from sliceplane.kit.io.pages import PageError
-    from sliceplane.watch.hosting.informers import CannotRead
     from sliceplane.watch.io.base import Unreachable
+    from sliceplane.watch.io.hosting.informers import CannotRead
     from sliceplane.watch.io.kubeconfig import KubeconfigError
 
     logs.begin()

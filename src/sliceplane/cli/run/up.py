@@ -21,7 +21,7 @@ from sliceplane.cli.values import ListenType, SwitchType
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.node.configuration.settings import ProxySettings
-    from sliceplane.watch.hosting.host import ControllerEntry
+    from sliceplane.watch.io.hosting.host import ControllerEntry
     from sliceplane.watch.io.service import PlaneService
 
 

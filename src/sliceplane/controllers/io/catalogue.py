@@ -21,7 +21,7 @@ from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.controllers.service_claims import ServiceClaimsController
 from sliceplane.controllers.service_syncs import FirstSync, HintProblems
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
-from sliceplane.watch.hosting.host import ControllerEntry
+from sliceplane.watch.io.hosting.host import ControllerEntry
 
 if TYPE_CHECKING:
     from sliceplane.emulation.nodes import EmulationConfig

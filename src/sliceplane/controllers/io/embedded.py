@@ -18,9 +18,9 @@ from sliceplane.controllers.per_namespace import RootCaPublisher
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.election import ElectionConfig
-from sliceplane.watch.hosting.election import LeaseCandidate
-from sliceplane.watch.hosting.host import ControllerEntry, ControllerHost, make_host
 from sliceplane.watch.io.base import FencedClient
+from sliceplane.watch.io.hosting.election import LeaseCandidate
+from sliceplane.watch.io.hosting.host import ControllerEntry, ControllerHost, make_host
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.io.service import ServiceContext
 

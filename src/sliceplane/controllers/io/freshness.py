@@ -14,8 +14,8 @@ from typing import Final
 
 from sliceplane.api.scheme import NOT_TO_BE_HAD
 from sliceplane.kit.times import format_time
-from sliceplane.watch.hosting.host import HostStatus
-from sliceplane.watch.hosting.informers import InformerStatus
+from sliceplane.watch.io.hosting.host import HostStatus
+from sliceplane.watch.io.hosting.informers import InformerStatus
 
 #: caches older than this make their owner not ready: informers hear from the server at least every minute
 STALENESS_S_MAX: Final = 120.0

@@ -9,7 +9,7 @@ from sliceplane.controllers.io.freshness import complaint, stuck
 from sliceplane.kit.io.door import door
 from sliceplane.kit.io.pages import Page, PageMaker
 from sliceplane.kit.metrics import Family, Metrics, Sample, Source
-from sliceplane.watch.hosting.host import HostStatus
+from sliceplane.watch.io.hosting.host import HostStatus
 from sliceplane.watch.io.version import declare_build
 
 

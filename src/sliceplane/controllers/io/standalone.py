@@ -20,13 +20,13 @@ from sliceplane.kit.io.pages import Page, PageMaker
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.election import ElectionConfig
-from sliceplane.watch.hosting.election import LeaseCandidate
-from sliceplane.watch.hosting.host import ControllerEntry, ControllerHost, HostStatus, make_host
-from sliceplane.watch.hosting.informers import check_readable
-from sliceplane.watch.hosting.runner import ControllerStatus
 from sliceplane.watch.io.base import Client, FencedClient
 from sliceplane.watch.io.events import EventRecorder
 from sliceplane.watch.io.flight import FlightConfig, FlightRecorder, default_folder
+from sliceplane.watch.io.hosting.election import LeaseCandidate
+from sliceplane.watch.io.hosting.host import ControllerEntry, ControllerHost, HostStatus, make_host
+from sliceplane.watch.io.hosting.informers import check_readable
+from sliceplane.watch.io.hosting.runner import ControllerStatus
 from sliceplane.watch.io.reflect import loop_clock
 
 #: a controller without work for so long has none: its own writes came back long ago

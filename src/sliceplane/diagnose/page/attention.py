@@ -1,4 +1,4 @@
-"""What needs attention, as the page shows it: the answer of ``lint`` without what no view has.
+"""The findings that need attention, as the page shows them: the answer of ``lint`` without what no view has.
 
 A cluster may have a finding for each of thousands of Services.  Findings of one sentence become one entry here, before
 documents are made of them, and the rest of the answer is not kept.

@@ -155,7 +155,7 @@ class Plane:
 
     def client(self) -> AbstractAsyncContextManager[HttpClient]:
         """As ``sliceplane.client.connect`` with this kubeconfig."""
-        from sliceplane.consume.client.connecting import connect
+        from sliceplane.consume.io.client.connecting import connect
 
         return connect(self.kubeconfig)
 
@@ -277,7 +277,7 @@ def _made(wanted: Plane) -> server.ServerPlane:
         from sliceplane.controllers.io.catalogue import default_controllers, emulation_controllers
         from sliceplane.controllers.io.embedded import ControllerService
         from sliceplane.emulation.nodes import EmulationConfig, make_nodes
-        from sliceplane.lab.testing import objects  # noqa: F401
+        from sliceplane.lab.testing import objects
         from sliceplane.server.io.config import PlaneConfig
         from sliceplane.server.io.plane import ServerPlane as Server
     except ModuleNotFoundError as error:

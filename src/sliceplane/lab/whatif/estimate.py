@@ -28,7 +28,7 @@ from sliceplane.lab.whatif.document import written_document
 from sliceplane.lab.whatif.prediction import Written, sum_up
 from sliceplane.lab.whatif.state import ClusterState, of_lists
 from sliceplane.lab.whatif.world import WhatIfWorld
-from sliceplane.server.documents.wire import human_bytes
+from sliceplane.lab.wire import human_bytes
 
 #: a rollout of more Pods is not run: it would take minutes
 ROLLED_MAX: Final = 500

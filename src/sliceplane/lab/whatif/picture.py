@@ -33,7 +33,7 @@ from sliceplane.emulation.pods import is_active
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.lab.whatif.state import CannotTell, ClusterState
 from sliceplane.lab.whatif.world import WhatIfWorld
-from sliceplane.server.documents.wire import event_bytes
+from sliceplane.lab.wire import event_bytes
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 
 CONNECTIONS_DEFAULT: Final = 10_000

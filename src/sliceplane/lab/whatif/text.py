@@ -16,7 +16,7 @@ from sliceplane.lab.whatif.assumptions import percent, rate, zone_name
 from sliceplane.lab.whatif.picture import Loads, Picture
 from sliceplane.lab.whatif.prediction import Prediction, WhatIfRun
 from sliceplane.lab.whatif.verify import Happened, compared, ranged, rows
-from sliceplane.server.documents.wire import human_bytes
+from sliceplane.lab.wire import human_bytes
 
 _WIDTH: Final = 100
 _ZONE_HEADS: Final = ("clients", "endpoints", "connections")

@@ -42,7 +42,7 @@ from sliceplane.lab.sim.cluster import START, BurstPace, Cluster
 from sliceplane.lab.whatif.changes import NONE, Changes, Running
 from sliceplane.lab.whatif.named import objects_named
 from sliceplane.lab.whatif.state import CannotTell, ClusterState, ServiceWorkload
-from sliceplane.server.documents.wire import event_bytes
+from sliceplane.lab.wire import event_bytes
 from sliceplane.server.store.types import EventType, Record, StoreEvent
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.watch.controller.base import Controller

@@ -20,8 +20,8 @@ from sliceplane.diagnose.shadow.report import ShadowSummary, summary_of
 from sliceplane.kit.io.pages import Page, PageMaker
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.watch.hosting.host import ControllerHost
 from sliceplane.watch.io.base import Reader, ReadOnlyClient
+from sliceplane.watch.io.hosting.host import ControllerHost
 from sliceplane.watch.io.reflect import loop_clock
 
 #: between two looks at the ledger

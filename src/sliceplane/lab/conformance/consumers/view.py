@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from sliceplane.consume.client.connecting import connect
-from sliceplane.consume.client.view import EndpointView
+from sliceplane.consume.io.client.connecting import connect
+from sliceplane.consume.io.client.view import EndpointView
 from sliceplane.kit.ip import Family
 from sliceplane.lab.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.lab.conformance.story import NODE, ZONE

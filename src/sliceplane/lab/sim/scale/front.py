@@ -27,7 +27,7 @@ from sliceplane.lab.sim.network import Answer, Network
 from sliceplane.lab.sim.scale.measures import ScaleMeasures
 from sliceplane.lab.sim.scale.plan import Costs
 from sliceplane.lab.sim.server import ADMIN, Server
-from sliceplane.server.documents.wire import event_bytes
+from sliceplane.lab.wire import event_bytes
 from sliceplane.server.registry.direct import interest_of
 from sliceplane.server.registry.types import Context, ListOutcome, Target, WatchOptions
 from sliceplane.server.store.hub import Hub

@@ -9,7 +9,7 @@ from sliceplane.kit.columns import notes, table
 from sliceplane.lab.sim.scale.measures import quantile
 from sliceplane.lab.sim.scale.plan import MEASURED, ScalePlan
 from sliceplane.lab.sim.scale.run import ScaleOutcome, ScalePart
-from sliceplane.server.documents.wire import human_bytes
+from sliceplane.lab.wire import human_bytes
 
 _WIDTH: Final = 80
 

@@ -17,9 +17,9 @@ from sliceplane.kit.delays import Backoff
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Family
 from sliceplane.watch.controller.base import Controller, ControllerInfo, EventNote
-from sliceplane.watch.hosting.informers import SharedInformers
-from sliceplane.watch.hosting.life import ControllerTally, Life
 from sliceplane.watch.io.base import Client
+from sliceplane.watch.io.hosting.informers import SharedInformers
+from sliceplane.watch.io.hosting.life import ControllerTally, Life
 from sliceplane.watch.recorder.recorder import Recorder
 
 Factory = Callable[[], Controller]

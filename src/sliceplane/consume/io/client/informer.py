@@ -18,7 +18,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Resource
-from sliceplane.consume.client.connecting import RawObject, load_raw
+from sliceplane.consume.io.client.connecting import RawObject, load_raw
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.terminal_text import printable
 from sliceplane.watch.actions import Counters

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Pod
 from sliceplane.api.scheme import Pods
-from sliceplane.consume.client.informer import new_rng
+from sliceplane.consume.io.client.informer import new_rng
 from sliceplane.watch.io.reflect import loop_clock
 
 if TYPE_CHECKING:

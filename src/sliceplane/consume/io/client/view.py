@@ -23,8 +23,8 @@ from sliceplane.consume.balancing.merge import PortChoice
 from sliceplane.consume.balancing.model import Endpoint, ViewChange
 from sliceplane.consume.balancing.usable import Scope
 from sliceplane.consume.balancing.view import BalancedService
-from sliceplane.consume.client.informer import Informer, StandardLog, new_rng
-from sliceplane.consume.client.picking import Picker
+from sliceplane.consume.io.client.informer import Informer, StandardLog, new_rng
+from sliceplane.consume.io.client.picking import Picker
 from sliceplane.consume.usable import Locality
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.names import check_dns_label

@@ -20,10 +20,10 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.events import RecorderStatus
-from sliceplane.watch.hosting.informers import InformerStatus, SharedInformers
-from sliceplane.watch.hosting.runner import ControllerRunner, ControllerStatus, Factory
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.events import EventRecorder
+from sliceplane.watch.io.hosting.informers import InformerStatus, SharedInformers
+from sliceplane.watch.io.hosting.runner import ControllerRunner, ControllerStatus, Factory
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.recorder.recorder import Recorder
 

@@ -19,8 +19,8 @@ from sliceplane.api.errors import StatusError
 from sliceplane.consume.balancing import pickers, ring
 from sliceplane.consume.balancing.model import Endpoint, ViewChange
 from sliceplane.consume.balancing.usable import Scope
-from sliceplane.consume.client.picking import Picker
-from sliceplane.consume.client.view import EndpointView
+from sliceplane.consume.io.client.picking import Picker
+from sliceplane.consume.io.client.view import EndpointView
 from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.http import HttpClient
 

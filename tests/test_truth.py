@@ -66,7 +66,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "Answers": ("diagnose.explain.chain", "explain", "lint", "status", "drift", "drain", "ui", "guard"),
     "A recorder": ("diagnose.timeline.replay", "recorder", "timeline"),
     "A conformance kit": ("lab.conformance.story", "conformance"),
-    "A Python client": ("consume.client.view",),
+    "A Python client": ("consume.io.client.view",),
     "For clusters that exist": ("controllers.io.standalone", "controllers"),
     "The way out of Endpoints": ("diagnose.audit.judge", "endpoints"),
     "Proof": ("lab.sim.simulation", "simulate"),

@@ -1,7 +1,7 @@
 """Several instances of one controller, of which only the leader works: ``watch.controller.election`` over the network.
 
-What the production host does (``watch.io.hosting.election``), on virtual time: a term begins with a new process that knows
-nothing, and its end kills that process; an instance whose requests get no answer notices by the clock.  A leader
+What the production host does (``watch.io.hosting.election``), on virtual time: a term begins with a new process that
+knows nothing, and its end kills that process; an instance whose requests get no answer notices by the clock.  A leader
 must be alone: the moment at which a term begins is checked against all other instances.
 
 To the simulation all instances together are one part, as a process is.

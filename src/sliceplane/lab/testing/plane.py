@@ -277,7 +277,7 @@ def _made(wanted: Plane) -> server.ServerPlane:
         from sliceplane.controllers.io.catalogue import default_controllers, emulation_controllers
         from sliceplane.controllers.io.embedded import ControllerService
         from sliceplane.emulation.nodes import EmulationConfig, make_nodes
-        from sliceplane.lab.testing import objects
+        from sliceplane.lab.testing import objects  # noqa: F401
         from sliceplane.server.io.config import PlaneConfig
         from sliceplane.server.io.plane import ServerPlane as Server
     except ModuleNotFoundError as error:

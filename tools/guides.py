@@ -56,6 +56,10 @@ _BLOCK = re.compile(
 )
 #: what the shell says, sooner or later, of a program that was killed
 _JOB = re.compile(r"^bash: line \d+: +\d+ (?:Killed|Terminated) .*\n", re.MULTILINE)
+#: kubectl's log if its own end cancels a watch whose event is on its way (client-go): the answer is the line after it
+_CANCELLED = re.compile(
+    r'^I\d{4} .* reflector\.go:\d+\] "Warning: watch ended with error" .*context canceled.*\n', re.MULTILINE
+)
 _HERE = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 #: what changes from run to run, in this order, and what ``shape`` puts there
 _CHANGES = tuple(
@@ -190,7 +194,7 @@ class Terminal:
             time.sleep(0.05)
 
     def _told(self, said: str) -> list[str]:
-        said = _JOB.sub("", said.replace(self._home, "/home/you"))
+        said = _CANCELLED.sub("", _JOB.sub("", said.replace(self._home, "/home/you")))
         return [line.rstrip() for line in said.rstrip("\n").splitlines()]
 
     def close(self) -> None:

@@ -51,3 +51,14 @@ def test_a_command_that_fails_is_told() -> None:
             shell.run(Step("echo no such thing >&2; (exit 3)", ()))
         shell.run(Step("export KEPT=yes", ()))
         assert shell.run(Step("echo $KEPT", ())) == ["yes"], "the shell remembers"
+
+
+@pytest.mark.kernel
+def test_a_watch_that_kubectl_cancels_itself_is_no_output() -> None:
+    line = (
+        'I1128 18:50:01.123456   42 reflector.go:570] "Warning: watch ended with error" reflector="watcher.go:1" '
+        'err="unable to decode an event from the watch stream: context {}"'
+    )
+    with terminal() as shell:
+        command = f"cat <<'END'\n{line.format('canceled')}\ncondition met\n{line.format('lost')}\nEND"
+        assert shell.run(Step(command, ())) == ["condition met", line.format("lost")]
